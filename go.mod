@@ -1,0 +1,3 @@
+module github.com/mooncake-sidecar/sidecar
+
+go 1.26
