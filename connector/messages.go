@@ -1,0 +1,328 @@
+package connector
+
+import "github.com/mooncake-sidecar/sidecar/internal/kv"
+
+// ProtocolVersion is the version both sides must speak.
+const ProtocolVersion = 1
+
+// MaxFrameBytes bounds one frame. The largest honest one is a store job of a
+// million-token request: 62,500 hashes of 32 bytes and as many block ids.
+const MaxFrameBytes = 64 << 20
+
+// Roles of a hello.
+const (
+	RoleWorkerShim    = "worker_shim"    // vLLM worker process -> mooncake-worker
+	RoleSchedulerShim = "scheduler_shim" // vLLM engine core -> mooncake-lookupd
+	RoleStoreClient   = "store_client"   // mooncake-worker -> mooncake-lookupd
+	RoleRecovery      = "recovery"       // a new mooncake-lookupd -> mooncake-worker
+	RoleProbe         = "probe"          // anyone: hello, welcome, ping, no registration
+)
+
+// Message names, the "t" of a frame.
+const (
+	TypeHello      = "hello"
+	TypeWelcome    = "welcome"
+	TypeError      = "error"
+	TypeRegister   = "register"
+	TypeRegistered = "registered"
+	TypeStore      = "store"
+	TypeLoad       = "load"
+	TypeCancel     = "cancel"
+	TypeFinished   = "finished"
+	TypeResult     = "result"
+	TypePing       = "ping"
+	TypePong       = "pong"
+	TypeEngine     = "engine"
+	TypeRelease    = "release"
+	TypeSegments   = "segments"
+	TypeDeclare    = "declare"
+)
+
+// Error codes of an Error message.
+const (
+	CodeMalformed      = "malformed"       // the frame does not parse or a field is out of range
+	CodeVersion        = "version"         // protocol versions differ
+	CodeNotAllowed     = "not_allowed"     // peer credentials, or a message out of order
+	CodeBadDescriptor  = "bad_descriptor"  // a descriptor is missing, of the wrong size or not sealed
+	CodeSocketTaken    = "socket_taken"    // the lookup socket path belongs to a live server
+	CodeWrongNamespace = "wrong_namespace" // the namespace can't be served, or is not the one registered
+	CodeUnsupported    = "unsupported"     // a kind of group, layout or device this build does not know
+	CodeStoreTooSmall  = "store_too_small" // one shard is larger than the store can place
+	CodeUnavailable    = "unavailable"     // try again later
+)
+
+// Envelope is read first to learn a frame's type.
+type Envelope struct {
+	Type string `msgpack:"t"`
+	FDs  int    `msgpack:"fds,omitempty"`
+}
+
+// Hello opens a session.
+type Hello struct {
+	Type     string `msgpack:"t"`
+	Protocol int    `msgpack:"protocol"`
+	Role     string `msgpack:"role"`
+	PID      int    `msgpack:"pid"`
+	// EngineID is vLLM's engine_id, empty for daemons.
+	EngineID string `msgpack:"engine_id"`
+	// Epoch identifies the engine process: it grows with every start. What an
+	// older epoch says is ignored.
+	Epoch uint64 `msgpack:"epoch"`
+	// Version is the peer's own version, for logs.
+	Version string `msgpack:"version"`
+}
+
+// Welcome answers Hello.
+type Welcome struct {
+	Type     string `msgpack:"t"`
+	Protocol int    `msgpack:"protocol"`
+	// Daemon is "mooncake-worker" or "mooncake-lookupd".
+	Daemon  string `msgpack:"daemon"`
+	Version string `msgpack:"version"`
+	PID     int    `msgpack:"pid"`
+	// Session numbers the session for the daemon's life.
+	Session uint64 `msgpack:"session"`
+	// Autostarted: a shim started the daemon, so a shim may kill it when it does
+	// not acknowledge a cancel.
+	Autostarted bool `msgpack:"autostarted"`
+}
+
+// Error ends a conversation, or answers one message when Job or Reply says so.
+type Error struct {
+	Type string `msgpack:"t"`
+	Code string `msgpack:"code"`
+	// Message says what, where and what to do.
+	Message string `msgpack:"message"`
+	// Job is the job a malformed store or load frame named, 0 for none.
+	Job uint64 `msgpack:"job,omitempty"`
+}
+
+// KVSegment is one strided run of a group's bytes in a KV region: block i's
+// piece begins at Offset + i*BlockStride and is Bytes long. A shard is the
+// group's segments in order, one after the other.
+type KVSegment struct {
+	Group       int    `msgpack:"group"`
+	Region      int    `msgpack:"region"`
+	Offset      uint64 `msgpack:"offset"`
+	BlockStride uint64 `msgpack:"block_stride"`
+	Bytes       uint64 `msgpack:"bytes"`
+}
+
+// KVRegion is one allocation of KV memory. How it is reached depends on Kind.
+type KVRegion struct {
+	// Kind is "memfd" (FD counts into the frame's descriptors) or "process_vm"
+	// (Address in the process PID of the hello).
+	Kind    string `msgpack:"kind"`
+	FD      int    `msgpack:"fd"`
+	Address uint64 `msgpack:"address"`
+	Bytes   uint64 `msgpack:"bytes"`
+}
+
+// Register tells mooncake-worker what it needs to know of one engine rank. Its
+// descriptors are the regions' and, last, the job board's.
+type Register struct {
+	Type      string           `msgpack:"t"`
+	FDs       int              `msgpack:"fds"`
+	Namespace kv.NamespaceSpec `msgpack:"namespace"`
+	// Device is "host" or "cuda".
+	Device string `msgpack:"device"`
+	// NumBlocks bounds block ids; block 0 is the null block.
+	NumBlocks int `msgpack:"num_blocks"`
+	// ShardByGroup is this rank's shard number in each group.
+	ShardByGroup []int `msgpack:"shard_by_group"`
+	// PutStride and PutPhase by group: of ranks that hold byte-identical shards,
+	// a rank puts only the chunks whose index is PutPhase modulo PutStride.
+	PutStride []int       `msgpack:"put_stride"`
+	PutPhase  []int       `msgpack:"put_phase"`
+	Regions   []KVRegion  `msgpack:"regions"`
+	Segments  []KVSegment `msgpack:"segments"`
+	// JobBoard is the index of the board's descriptor; JobSlots its u64 words.
+	JobBoard int `msgpack:"job_board"`
+	JobSlots int `msgpack:"job_slots"`
+	// LookupEngine is the name under which lookupd knows the engine's leases.
+	LookupEngine string `msgpack:"lookup_engine"`
+	// Verify asks for checksums to be compared on load.
+	Verify bool `msgpack:"verify"`
+}
+
+// Registered answers Register and Engine.
+type Registered struct {
+	Type string `msgpack:"t"`
+	// NamespaceDigest is hexadecimal, for logs and for comparison between ranks.
+	NamespaceDigest string `msgpack:"namespace_digest"`
+	// LookupPath is the bound lookup socket (answer to Engine only).
+	LookupPath string `msgpack:"lookup_path"`
+	// StoreReady: mooncake-worker has a session with the store. Without one jobs
+	// are answered at once: stores dropped, loads failed.
+	StoreReady bool `msgpack:"store_ready"`
+}
+
+// StoreJob asks for a request's complete blocks to be stored. The bytes are
+// final when the frame arrives (host) or when the event has completed (cuda).
+type StoreJob struct {
+	Type  string `msgpack:"t"`
+	Job   uint64 `msgpack:"job"`
+	Epoch uint64 `msgpack:"epoch"`
+	// Request is the engine's request id; ids repeat after preemption.
+	Request string `msgpack:"req"`
+	// TokenLen is the save boundary in tokens, a multiple of the scheduler
+	// block; 0 for a job of boundary puts alone.
+	TokenLen int `msgpack:"token_len"`
+	// CompletedTokens is the computed length at the end of the step.
+	CompletedTokens int `msgpack:"completed"`
+	PromptTokens    int `msgpack:"prompt_len"`
+	// PrefillEnd is the length of the current prefill, replayed outputs included.
+	PrefillEnd int `msgpack:"prefill_end"`
+	// HashLen and Hashes are all block hashes of the request from the first; the
+	// parent of chunk i and its depth follow from them.
+	HashLen int    `msgpack:"hash_len"`
+	Hashes  []byte `msgpack:"hashes"`
+	// Blocks is core's current block table by store group: little-endian u32.
+	Blocks [][]byte `msgpack:"blocks"`
+	// BoundaryPuts are blocks stored under an explicit prefix hash:
+	// (store group, block id, tokens).
+	BoundaryPuts [][3]int `msgpack:"boundary_puts,omitempty"`
+	SaltTag      string   `msgpack:"salt_tag,omitempty"`
+	// TokenIDs are little-endian u32 from TokenStart on, for KV events; empty
+	// unless asked for.
+	TokenIDs   []byte   `msgpack:"token_ids,omitempty"`
+	TokenStart int      `msgpack:"token_start,omitempty"`
+	Controls   Controls `msgpack:"controls,omitempty"`
+	// Event is the slot of the pre-shared event ring, -1 for none.
+	Event int `msgpack:"event"`
+}
+
+// LoadJob asks for a request's external hit to be loaded into its blocks. All
+// loads of a request are one job.
+type LoadJob struct {
+	Type    string `msgpack:"t"`
+	Job     uint64 `msgpack:"job"`
+	Epoch   uint64 `msgpack:"epoch"`
+	Request string `msgpack:"req"`
+	// TokenLen is the hit length; LocalTokens of it are in the engine already.
+	TokenLen    int    `msgpack:"token_len"`
+	LocalTokens int    `msgpack:"local_tokens"`
+	HashLen     int    `msgpack:"hash_len"`
+	Hashes      []byte `msgpack:"hashes"`
+	// Blocks is the block table by store group: little-endian u32.
+	Blocks [][]byte `msgpack:"blocks"`
+	// TailBoundaries are the lookup's (store group, tokens) pairs.
+	TailBoundaries [][2]int `msgpack:"tails,omitempty"`
+	SaltTag        string   `msgpack:"salt_tag,omitempty"`
+	Controls       Controls `msgpack:"controls,omitempty"`
+}
+
+// Controls are per-request wishes from kv_transfer_params; a nil pointer means
+// no wish. The names are those of vLLM's offloading connector.
+type Controls struct {
+	MaxLoadTokens    *int `msgpack:"max_load_tokens,omitempty"`
+	MaxOffloadTokens *int `msgpack:"max_offload_tokens,omitempty"`
+}
+
+// Cancel asks for the named jobs to be given up. The canceller has already
+// written their words on the job board. Each is answered by its Result.
+type Cancel struct {
+	Type string   `msgpack:"t"`
+	Jobs []uint64 `msgpack:"jobs"`
+}
+
+// Finished retires requests: finished ids once their jobs are through,
+// preempted ids at once.
+type Finished struct {
+	Type      string   `msgpack:"t"`
+	Requests  []string `msgpack:"reqs"`
+	Preempted []string `msgpack:"preempted,omitempty"`
+}
+
+// Statuses of a Result.
+const (
+	StatusOK        = "ok"
+	StatusFailed    = "failed"    // some of the job was not done; Failed has the blocks of a load
+	StatusDropped   = "dropped"   // nothing was tried (queue full, no store)
+	StatusCancelled = "cancelled" // the acknowledgement of a cancel
+)
+
+// Result is the one answer to a job. After it the daemon touches none of the
+// job's blocks.
+type Result struct {
+	Type string `msgpack:"t"`
+	Job  uint64 `msgpack:"job"`
+	// Kind is TypeStore or TypeLoad.
+	Kind   string `msgpack:"kind"`
+	Status string `msgpack:"status"`
+	// Reason is one of a fixed set of words, empty when Status is ok.
+	Reason string `msgpack:"reason,omitempty"`
+	// Failed are the blocks of a load that do not hold verified bytes:
+	// little-endian u32. Every block that was not positively loaded is here.
+	Failed []byte `msgpack:"failed,omitempty"`
+	// Chunks and Bytes were moved; Existing chunks were found stored already.
+	Chunks   int   `msgpack:"chunks"`
+	Existing int   `msgpack:"existing"`
+	Bytes    int64 `msgpack:"bytes"`
+	// Micros is the time from the frame's arrival to the result.
+	Micros int64 `msgpack:"us"`
+}
+
+// Ping is answered with Pong carrying the same Seq.
+type Ping struct {
+	Type string `msgpack:"t"`
+	Seq  uint64 `msgpack:"seq"`
+}
+
+// Pong answers Ping.
+type Pong struct {
+	Type string `msgpack:"t"`
+	Seq  uint64 `msgpack:"seq"`
+	// StoreReady as in Registered.
+	StoreReady bool `msgpack:"store_ready"`
+}
+
+// Engine registers an engine with mooncake-lookupd, which binds its lookup
+// socket.
+type Engine struct {
+	Type      string           `msgpack:"t"`
+	Namespace kv.NamespaceSpec `msgpack:"namespace"`
+	// LookupPath is the file path of the ZMQ ipc endpoint, without "ipc://".
+	LookupPath string `msgpack:"lookup_path"`
+	// LookupEngine names the engine's leases.
+	LookupEngine string `msgpack:"lookup_engine"`
+}
+
+// Release gives up the leases of finished requests.
+type Release struct {
+	Type     string   `msgpack:"t"`
+	Requests []string `msgpack:"reqs"`
+}
+
+// SegmentInfo describes one store segment; its descriptor travels with the
+// frame.
+type SegmentInfo struct {
+	// UUID is 32 hexadecimal digits, chosen when the segment was made.
+	UUID  string `msgpack:"uuid"`
+	Bytes uint64 `msgpack:"bytes"`
+	// DataOffset is where the data area begins in the file.
+	DataOffset uint64 `msgpack:"data_offset"`
+	NUMANode   int    `msgpack:"numa_node"`
+}
+
+// Segments hands the store's segments to a store client, or, from a worker to a
+// recovering lookupd, the segments it has kept alive. An empty list: none.
+type Segments struct {
+	Type     string        `msgpack:"t"`
+	FDs      int           `msgpack:"fds"`
+	Segments []SegmentInfo `msgpack:"segments"`
+}
+
+// Declare is a store client's statement after Segments: what it still holds in
+// the segment of that UUID from an earlier session. An empty one says: nothing.
+type Declare struct {
+	Type string `msgpack:"t"`
+	// Client identifies the client process across sessions: it is written into
+	// the segment's session table.
+	Client uint64 `msgpack:"client"`
+	UUID   string `msgpack:"uuid"`
+	// Reads are the references that are open.
+	Reads []uint64 `msgpack:"reads"`
+	// Puts are the tickets that are open.
+	Puts []uint64 `msgpack:"puts"`
+}

@@ -1,0 +1,55 @@
+package worker
+
+import (
+	"context"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+)
+
+// Device is the memory that an engine's KV cache lives in. The host device maps
+// the engine's shared memory; the cuda device maps GPU memory.
+type Device interface {
+	// Map makes a registered KV cache reachable. The descriptors belong to the
+	// callee from here on.
+	Map(reg *connector.Register, fds []int) (Mapping, error)
+}
+
+// Mapping is one engine rank's KV cache as the daemon sees it. It is closed the
+// moment the engine is gone.
+type Mapping interface {
+	// Copy enqueues a batch of shard copies and returns at once; done is called
+	// exactly once, from any goroutine, when every byte has been moved or the
+	// batch has failed. after is the engine's event that must have completed
+	// before the first byte is read; nil for none.
+	//
+	// REQUIRES: every block id is in [1, NumBlocks) and every Memory is at least
+	// as long as the group's shard.
+	Copy(ctx context.Context, direction Direction, after Event, batch []ShardCopy, done func(error))
+	// Close waits for the copies that were enqueued and unmaps.
+	Close() error
+}
+
+// Event is an engine-side event, meaningful to the device that made it.
+type Event any
+
+// Direction of a copy.
+type Direction uint8
+
+const (
+	// Store copies from the KV cache to the store's memory.
+	Store Direction = iota + 1
+	// Load copies from the store's memory to the KV cache.
+	Load
+)
+
+// ShardCopy moves one block's shard between the KV cache and store memory. In
+// store memory the shard is contiguous: the group's KV segments one after the
+// other, as the in-tree connector concatenates its buffers.
+type ShardCopy struct {
+	Group   int
+	BlockID uint32
+	Memory  []byte
+	// Checksum is filled by the copy: the CRC-32C of the shard's bytes, read from
+	// the destination after they were written there.
+	Checksum uint32
+}
