@@ -1,0 +1,152 @@
+package coordinator
+
+import (
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+)
+
+// TailKeyBoundary names the hash under which a group's last chunk is stored:
+// the one over Tokens tokens.
+type TailKeyBoundary struct {
+	Group  int
+	Tokens int
+}
+
+// Lookup is the answer to an engine's lookup.
+type Lookup struct {
+	// HitTokens is the reusable prefix, below the request's length. Answers
+	// that are not Present were taken for misses.
+	HitTokens int
+	// Tails has one entry a group for a nonzero hit.
+	Tails []TailKeyBoundary
+	// Pending: some answer on the way was Loading or Unknown, so that the hit
+	// may be longer once it is known.
+	Pending bool
+	// Asks is what must be asked of the store before the lookup is repeated;
+	// nil when nothing was Unknown.
+	Asks []Ask
+}
+
+// Ask is a range of chunks of one group that the store must be asked for: the
+// hash indices First, First+Step, ... below End.
+type Ask struct {
+	Group            int
+	First, End, Step int
+	mask             Mask
+}
+
+// Each calls yield for the hash indices until it returns false. It has the form
+// of an iterator.
+func (a Ask) Each(yield func(hashIndex int) bool) {
+	for i := a.First; i < a.End; i += a.Step {
+		if a.mask.Has(i/a.Step) && !yield(i) {
+			return
+		}
+	}
+}
+
+// Lookup answers how much of a request of numTokens tokens with numHashes block
+// hashes is stored. A hit of the whole request is derived again below its end,
+// because the last token must be computed for sampling.
+func (c *Coordinator) Lookup(numTokens, numHashes int, exists ExistsFunc) (Lookup, error) {
+	return c.LookupInto(nil, numTokens, numHashes, exists)
+}
+
+// LookupInto is Lookup that appends the tails to a buffer of the caller's.
+func (c *Coordinator) LookupInto(tails []TailKeyBoundary, numTokens, numHashes int, exists ExistsFunc) (Lookup, error) {
+	if exists == nil {
+		return Lookup{}, fmt.Errorf("%w: a lookup without an existence function", ErrArgument)
+	}
+	length := c.AlignLookupLength(numTokens)
+	if err := c.checkFind(numHashes, length, true); err != nil {
+		return Lookup{}, err
+	}
+	if length == 0 || numHashes == 0 {
+		return Lookup{}, nil
+	}
+	f := finder{c: c, exists: exists, align: c.align, numHashes: numHashes}
+	f.bound = min(numHashes, length/c.cfg.HashBlockTokens)
+	if !c.fine && c.hasWindow() {
+		masks, err := c.LookupMask(length)
+		if err != nil {
+			return Lookup{}, err
+		}
+		f.masks = masks
+	}
+	hit := f.find(length, true)
+	if hit >= numTokens {
+		hit = 0
+		if usable := c.AlignLookupLength(numTokens - 1); usable > 0 {
+			hit = f.find(usable, true)
+		}
+	}
+	tails, ok := f.tails(tails, hit)
+	if !ok {
+		hit, tails = 0, nil
+	}
+	return Lookup{HitTokens: hit, Tails: tails, Pending: f.pending, Asks: f.asks()}, nil
+}
+
+// hasWindow reports whether some lookup mask is not all true.
+func (c *Coordinator) hasWindow() bool {
+	for i := range c.merged {
+		if c.merged[i].rule == ruleWindow {
+			return true
+		}
+	}
+	return false
+}
+
+// tails returns the hash boundary of each group's last chunk. It is the hit
+// itself where that hash is stored or where the hit needs no chunk there, else
+// the next stored boundary inside the chunk. ok is false when there is none; the
+// hit can't be loaded then.
+func (f *finder) tails(dst []TailKeyBoundary, hit int) (tails []TailKeyBoundary, ok bool) {
+	if hit == 0 {
+		return dst, true
+	}
+	h := f.c.cfg.HashBlockTokens
+	for id := range f.c.groups {
+		g := &f.c.groups[id]
+		at := hit/h - 1
+		chunk := ceilDiv(hit, g.block) - 1
+		tail := hit
+		if r := f.runs[g.merged]; chunk >= r.first && !f.stored(id, at) {
+			end := min((chunk+1)*g.scale, f.bound)
+			for at++; at < end && !f.stored(id, at); at++ {
+			}
+			if at >= end {
+				return dst, false
+			}
+			tail = (at + 1) * h
+		}
+		dst = append(dst, TailKeyBoundary{Group: id, Tokens: tail})
+	}
+	return dst, true
+}
+
+// stored reports whether one group has the hash.
+func (f *finder) stored(group, hashIndex int) bool {
+	return hashIndex < f.bound && f.exists(group, hashIndex) == kv.Present
+}
+
+// asks returns everything that an exact answer can depend on, group by group, so
+// that one round trip to the store is enough.
+func (f *finder) asks() []Ask {
+	if !f.unknown {
+		return nil
+	}
+	asks := make([]Ask, len(f.c.groups))
+	for g := range asks {
+		asks[g] = Ask{Group: g, First: f.c.groups[g].scale - 1, End: f.bound, Step: f.c.groups[g].scale}
+		if f.c.fine {
+			asks[g].First, asks[g].Step = 0, 1
+		}
+		asks[g].mask = Mask{N: f.bound}
+		if f.masks != nil {
+			asks[g].mask = f.masks[g]
+		}
+	}
+	return asks
+}
