@@ -1,0 +1,188 @@
+package connector
+
+import (
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+)
+
+// Limits of fields.
+const (
+	// MaxFDs is the kernel's limit of descriptors in one message.
+	MaxFDs = 253
+	// MaxJobSlots bounds the job board: 8 MiB.
+	MaxJobSlots = 1 << 20
+	// MaxBlocks bounds block ids.
+	MaxBlocks = 1 << 31
+
+	maxText     = 4096
+	maxTokens   = 1 << 31
+	maxGroups   = 64
+	maxRegions  = 4096
+	maxSegments = 1 << 16
+)
+
+func checkText(texts ...string) error {
+	for _, t := range texts {
+		if len(t) > maxText {
+			return fmt.Errorf("a text of %d bytes, at most %d are accepted", len(t), maxText)
+		}
+	}
+	return nil
+}
+
+func checkTokens(counts ...int) error {
+	for _, n := range counts {
+		if n < 0 || n > maxTokens {
+			return fmt.Errorf("a token count of %d", n)
+		}
+	}
+	return nil
+}
+
+func checkTables(blocks [][]byte) error {
+	if len(blocks) > maxGroups {
+		return fmt.Errorf("%d block tables, at most %d are accepted", len(blocks), maxGroups)
+	}
+	for g, table := range blocks {
+		if len(table)%4 != 0 {
+			return fmt.Errorf("the block table of group %d has %d bytes, no multiple of 4", g, len(table))
+		}
+	}
+	return nil
+}
+
+func checkControls(c Controls) error {
+	for _, p := range []*int{c.MaxLoadTokens, c.MaxOffloadTokens} {
+		if p != nil {
+			if err := checkTokens(*p); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func checkFDs(n int) error {
+	if n < 0 || n > MaxFDs {
+		return fmt.Errorf("%d descriptors, at most %d are accepted", n, MaxFDs)
+	}
+	return nil
+}
+
+func first(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Hello) check() error {
+	return checkText(m.Role, m.EngineID, m.Version)
+}
+
+func (m *Welcome) check() error {
+	return checkText(m.Daemon, m.Version)
+}
+
+func (m *Error) check() error { return nil }
+
+func (m *Register) check() error {
+	for _, s := range m.Namespace.Groups {
+		if err := checkText(string(s.Kind), s.Identity); err != nil {
+			return err
+		}
+	}
+	return first(checkFDs(m.FDs), checkText(m.Device, m.LookupEngine), m.Namespace.Validate(), m.checkCounts())
+}
+
+// checkCounts checks what must fit together inside a registration, but for the
+// geometry of the segments.
+func (m *Register) checkCounts() error {
+	n := len(m.Namespace.Groups)
+	switch {
+	case m.NumBlocks < 2 || m.NumBlocks > MaxBlocks:
+		return fmt.Errorf("num_blocks is %d, want 2 to %d", m.NumBlocks, MaxBlocks)
+	case len(m.ShardByGroup) != n || len(m.PutStride) != n || len(m.PutPhase) != n:
+		return fmt.Errorf("shard_by_group, put_stride and put_phase have %d, %d and %d entries for %d groups",
+			len(m.ShardByGroup), len(m.PutStride), len(m.PutPhase), n)
+	case len(m.Regions) == 0 || len(m.Regions) > maxRegions:
+		return fmt.Errorf("%d regions, want 1 to %d", len(m.Regions), maxRegions)
+	case len(m.Segments) == 0 || len(m.Segments) > maxSegments:
+		return fmt.Errorf("%d segments, want 1 to %d", len(m.Segments), maxSegments)
+	case m.JobSlots < 1 || m.JobSlots > MaxJobSlots:
+		return fmt.Errorf("job_slots is %d, want 1 to %d", m.JobSlots, MaxJobSlots)
+	case m.JobBoard < 0 || m.JobBoard >= m.FDs:
+		return fmt.Errorf("job_board is descriptor %d of %d", m.JobBoard, m.FDs)
+	}
+	for g := range n {
+		if m.ShardByGroup[g] < 0 || m.ShardByGroup[g] >= m.Namespace.Groups[g].Shards {
+			return fmt.Errorf("group %d: shard %d of %d", g, m.ShardByGroup[g], m.Namespace.Groups[g].Shards)
+		}
+		if m.PutStride[g] < 1 || m.PutPhase[g] < 0 || m.PutPhase[g] >= m.PutStride[g] {
+			return fmt.Errorf("group %d: put_phase %d with put_stride %d", g, m.PutPhase[g], m.PutStride[g])
+		}
+	}
+	return nil
+}
+
+func (m *Registered) check() error { return checkText(m.NamespaceDigest, m.LookupPath) }
+
+func (m *StoreJob) check() error {
+	for _, b := range m.BoundaryPuts {
+		if b[0] < 0 || b[0] >= maxGroups || b[1] < 0 || b[1] >= MaxBlocks || b[2] < 1 || b[2] > maxTokens {
+			return fmt.Errorf("boundary put (group %d, block %d, %d tokens)", b[0], b[1], b[2])
+		}
+	}
+	_, err := kv.NewHashBlob(m.Hashes, m.HashLen)
+	if err == nil && len(m.TokenIDs)%4 != 0 {
+		err = fmt.Errorf("token_ids has %d bytes, no multiple of 4", len(m.TokenIDs))
+	}
+	return first(checkJob(m.Job), err, checkText(m.Request, m.SaltTag), checkTables(m.Blocks), checkControls(m.Controls),
+		checkTokens(m.TokenLen, m.CompletedTokens, m.PromptTokens, m.PrefillEnd, m.TokenStart))
+}
+
+func (m *LoadJob) check() error {
+	for _, t := range m.TailBoundaries {
+		if t[0] < 0 || t[0] >= maxGroups || t[1] < 1 || t[1] > maxTokens {
+			return fmt.Errorf("tail boundary (group %d, %d tokens)", t[0], t[1])
+		}
+	}
+	_, err := kv.NewHashBlob(m.Hashes, m.HashLen)
+	return first(checkJob(m.Job), err, checkText(m.Request, m.SaltTag), checkTables(m.Blocks), checkControls(m.Controls),
+		checkTokens(m.TokenLen, m.LocalTokens))
+}
+
+func (m *Cancel) check() error { return nil }
+
+func (m *Finished) check() error { return first(checkText(m.Requests...), checkText(m.Preempted...)) }
+
+func (m *Result) check() error {
+	return first(checkJob(m.Job), checkText(m.Kind, m.Status, m.Reason), checkTables([][]byte{m.Failed}))
+}
+
+func (m *Ping) check() error { return nil }
+
+func (m *Pong) check() error { return nil }
+
+func (m *Engine) check() error {
+	return first(m.Namespace.Validate(), checkText(m.LookupPath, m.LookupEngine))
+}
+
+func (m *Release) check() error { return checkText(m.Requests...) }
+
+func (m *Segments) check() error {
+	if len(m.Segments) > MaxFDs {
+		return fmt.Errorf("%d segments, at most %d are accepted", len(m.Segments), MaxFDs)
+	}
+	for _, s := range m.Segments {
+		if err := checkText(s.UUID); err != nil {
+			return err
+		}
+	}
+	return checkFDs(m.FDs)
+}
+
+func (m *Declare) check() error { return checkText(m.UUID) }
