@@ -39,6 +39,9 @@ type Namespace struct {
 	ResetEpoch uint64
 }
 
+// MaxShards is the largest number of shards of a chunk.
+const MaxShards = kv.MaxShards
+
 // Tier says where the bytes of a shard are.
 type Tier uint8
 

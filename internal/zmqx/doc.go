@@ -1,0 +1,19 @@
+// Package zmqx is the only user of ZeroMQ. It offers a Responder, which owns a
+// ROUTER socket on an ipc path in one goroutine and answers REQ and DEALER
+// clients in order, and a Client, which asks with a deadline.
+//
+// # Paths
+//
+// libzmq removes whatever stands at an ipc path before it binds, which would
+// take the path away from a live server. A Responder therefore binds inside a
+// fresh directory of mode 0700 beside the wanted path, restricts the socket file
+// to its user, and gives it its name by link(2), which refuses an existing one.
+// A name whose server is dead is replaced; a name that answers is left alone and
+// reported as ErrAddressInUse.
+//
+// # Ownership
+//
+// A ZeroMQ socket may be used by one thread of control at a time. The goroutine
+// that Listen starts owns its socket; Close asks it to stop through a pair of
+// inproc sockets and waits for it.
+package zmqx

@@ -1,0 +1,159 @@
+package zmqx
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pebbe/zmq4"
+)
+
+// Handler answers one request. It runs in the responder's goroutine, so one
+// request at a time. The frames are its own. Returning nil sends no answer,
+// which leaves a REQ client waiting.
+type Handler func(frames [][]byte) [][]byte
+
+// Responder answers requests on one ipc path.
+type Responder struct {
+	path    string
+	own     fileID
+	handler Handler
+	router  *zmq4.Socket
+	// control is the loop's end of the pair by which it is stopped.
+	control *zmq4.Socket
+	poller  *zmq4.Poller
+
+	stop struct {
+		sync.Mutex
+		socket *zmq4.Socket // nil once used
+	}
+	done chan struct{}
+	// err is why the loop ended by itself; read it after done.
+	err error
+
+	stats struct{ requests, malformed, dropped atomic.Uint64 }
+}
+
+// ResponderStats counts since the start.
+type ResponderStats struct {
+	// Requests were handed to the handler.
+	Requests uint64
+	// Malformed had no REQ envelope, or too many frames; they got no answer,
+	// because without an envelope there is no one to answer.
+	Malformed uint64
+	// Dropped answers found their client gone.
+	Dropped uint64
+}
+
+// Listen binds the path and starts to answer with handler. The file has mode
+// 0600 from the first moment at which the path leads to it.
+func (t *Transport) Listen(path string, handler Handler) (*Responder, error) {
+	if err := checkPath(path); err != nil {
+		return nil, err
+	}
+	r := &Responder{path: path, handler: handler, done: make(chan struct{})}
+	if err := r.open(t); err != nil {
+		return nil, errors.Join(err, r.closeSockets(), r.closeStop())
+	}
+	go r.run()
+	return r, nil
+}
+
+// open makes the sockets and claims the path.
+func (r *Responder) open(t *Transport) (err error) {
+	if r.router, err = t.newSocket(zmq4.ROUTER); err != nil {
+		return err
+	}
+	if r.control, err = t.newSocket(zmq4.PAIR); err != nil {
+		return err
+	}
+	if r.stop.socket, err = t.newSocket(zmq4.PAIR); err != nil {
+		return err
+	}
+	pair := "inproc://stop-" + strconv.FormatUint(t.names.Add(1), 10)
+	if err := errors.Join(r.control.Bind(pair), r.stop.socket.Connect(pair)); err != nil {
+		return fmt.Errorf("zmqx: control pair: %w", err)
+	}
+	r.poller = zmq4.NewPoller()
+	r.poller.Add(r.router, zmq4.POLLIN)
+	r.poller.Add(r.control, zmq4.POLLIN)
+	return r.bind()
+}
+
+// bind gives the socket its place in the file system; see the package comment.
+func (r *Responder) bind() (err error) {
+	private, err := os.MkdirTemp(filepath.Dir(r.path), ".mz-*")
+	if err != nil {
+		return fmt.Errorf("zmqx: %w", err)
+	}
+	file := filepath.Join(private, "s")
+	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
+	if err := checkPath(file); err != nil {
+		return err
+	}
+	if err := r.router.Bind("ipc://" + file); err != nil {
+		return fmt.Errorf("zmqx: bind beside %s: %w", r.path, err)
+	}
+	if err := os.Chmod(file, 0o600); err != nil {
+		return fmt.Errorf("zmqx: %w", err)
+	}
+	if r.own, err = identify(file); err != nil {
+		return fmt.Errorf("zmqx: %w", err)
+	}
+	return claim(file, r.path)
+}
+
+// Path returns the bound path.
+func (r *Responder) Path() string { return r.path }
+
+// Done is closed when the responder has stopped answering, be it by Close or by
+// a fault.
+func (r *Responder) Done() <-chan struct{} { return r.done }
+
+// Stats returns the counters.
+func (r *Responder) Stats() ResponderStats {
+	return ResponderStats{Requests: r.stats.requests.Load(), Malformed: r.stats.malformed.Load(), Dropped: r.stats.dropped.Load()}
+}
+
+// Close stops the loop after the request at hand, waits for it, and removes the
+// socket file if it is still ours. It must not be called from the handler. Only
+// the first call reports errors.
+func (r *Responder) Close() error {
+	r.stop.Lock()
+	socket := r.stop.socket
+	r.stop.socket = nil
+	r.stop.Unlock()
+	if socket == nil {
+		<-r.done
+		return nil
+	}
+	// The loop may have ended by itself; then nobody reads, and must not block us.
+	_, err := socket.SendBytes([]byte{0}, zmq4.DONTWAIT)
+	if err != nil {
+		err = fmt.Errorf("zmqx: stop: %w", err)
+	}
+	<-r.done
+	return errors.Join(r.err, err, socket.Close(), removeOwn(r.path, r.own))
+}
+
+// closeSockets closes the loop's sockets.
+func (r *Responder) closeSockets() error {
+	var errs []error
+	for _, socket := range []*zmq4.Socket{r.router, r.control} {
+		if socket != nil {
+			errs = append(errs, socket.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (r *Responder) closeStop() error {
+	if r.stop.socket == nil {
+		return nil
+	}
+	return r.stop.socket.Close()
+}

@@ -1,0 +1,73 @@
+package zmqx
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/pebbe/zmq4"
+)
+
+var (
+	// ErrAddressInUse: a live server listens at the path.
+	ErrAddressInUse = errors.New("address in use by a live server")
+	// ErrNotSocket: something that is no socket stands at the path.
+	ErrNotSocket = errors.New("path exists and is not a socket")
+	// ErrPathTooLong: the path does not fit into a socket address.
+	ErrPathTooLong = errors.New("socket path too long")
+	// ErrTimeout: no answer within the deadline.
+	ErrTimeout = errors.New("no answer within the deadline")
+)
+
+// Limits on what a peer may send. Whatever exceeds them costs the peer its
+// message (frames) or its connection (bytes).
+const (
+	// MaxFrames bounds the frames of a request, the envelope not counted.
+	MaxFrames = 8
+	// MaxFrameBytes bounds one frame. The largest honest one, the hashes of a
+	// million tokens in blocks of 16, has 2 MB.
+	MaxFrameBytes = 64 << 20
+	// receiveQueue bounds the messages that libzmq holds for one peer; a peer
+	// that sends more has to wait.
+	receiveQueue = 64
+)
+
+// Transport holds the ZeroMQ context, with one I/O thread, that all sockets of a
+// process share.
+type Transport struct {
+	ctx *zmq4.Context
+	// names numbers the inproc endpoints.
+	names atomic.Uint64
+}
+
+// New makes a transport.
+func New() (*Transport, error) {
+	ctx, err := zmq4.NewContext()
+	if err != nil {
+		return nil, fmt.Errorf("zmqx: new context: %w", err)
+	}
+	return &Transport{ctx: ctx}, nil
+}
+
+// Close ends the context.
+//
+// REQUIRES: every Responder and Client of t has been closed; Close waits for
+// them.
+func (t *Transport) Close() error {
+	if err := t.ctx.Term(); err != nil {
+		return fmt.Errorf("zmqx: terminate context: %w", err)
+	}
+	return nil
+}
+
+// newSocket makes a socket that gives up unsent messages when it is closed.
+func (t *Transport) newSocket(kind zmq4.Type) (*zmq4.Socket, error) {
+	socket, err := t.ctx.NewSocket(kind)
+	if err != nil {
+		return nil, fmt.Errorf("zmqx: new socket: %w", err)
+	}
+	if err := errors.Join(socket.SetLinger(0), socket.SetMaxmsgsize(MaxFrameBytes), socket.SetRcvhwm(receiveQueue)); err != nil {
+		return nil, errors.Join(fmt.Errorf("zmqx: socket options: %w", err), socket.Close())
+	}
+	return socket, nil
+}

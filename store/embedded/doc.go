@@ -1,0 +1,30 @@
+// Package embedded is the node's own chunk store: one shared-memory segment, of
+// which mooncake-lookupd is the master and every worker a client that maps it.
+//
+// # Segment
+//
+// The segment describes itself, so that a master that was killed can be
+// replaced without losing what is cached:
+//
+//	header | sessions | namespaces | slab table | records | slot table | data
+//
+// The data area is cut into slabs of one size; a slab belongs to one size class
+// at a time and is cut into slots of that size. A record is a chunk: namespace,
+// group, hash, parent, depth, the bitmap of its shards, and the first of its
+// slots; the slots of a chunk form a list through the slot table, which holds
+// each shard's number and checksum. Everything is little-endian and written by
+// the master alone; workers write only the bytes of slots that were granted to
+// them.
+//
+// A record counts only if its own CRC fits, and becomes valid by one 64-byte
+// write after its bytes and slots are final: a master that dies at any instant
+// leaves each chunk whole or absent. The bytes themselves carry a CRC-32C that
+// the loading worker checks, so a mistake here costs a miss and not a token.
+//
+// # Lifecycle of a chunk
+//
+// absent -> storing (a put is open, no shard yet) -> partial (some shards) ->
+// active (all shards) -> gone. Partial and active chunks are evicted by policy,
+// but not while one of their slots is read (reference), a lookup promised them
+// (lease), or a put of theirs is open.
+package embedded

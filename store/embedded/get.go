@@ -1,0 +1,131 @@
+package embedded
+
+import (
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// openRead is a reference on one slot.
+type openRead struct {
+	client uint64
+	slot   uint32
+	record uint32
+	// orphan: the record was dropped while the slot was read, or was not there
+	// any more when an earlier session's read was declared.
+	orphan bool
+}
+
+// Get takes a reference on each shard that is there.
+func (m *Master) Get(session Session, ns store.NamespaceID, items []store.GetItem) ([]store.GetResult, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, err := m.sessionLocked(session)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := m.namespaceLocked(ns); err != nil {
+		return nil, err
+	}
+	results := make([]store.GetResult, len(items))
+	// Leaf first, so that the root ends as the most recently used.
+	for i := len(items) - 1; i >= 0; i-- {
+		results[i] = m.getLocked(c, ns, &items[i])
+	}
+	return results, nil
+}
+
+func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) store.GetResult {
+	rec, ok := m.findLocked(ns, it.Group, &it.Hash)
+	if !ok || m.live[rec].state != liveActive {
+		m.stats.GetsAbsent++
+		return store.GetResult{Status: store.GetAbsent}
+	}
+	r := m.seg.peekRecord(rec)
+	slot, entry, ok := m.slotOfLocked(&r, it.Shard)
+	if !ok {
+		m.stats.GetsAbsent++
+		return store.GetResult{Status: store.GetAbsent}
+	}
+	m.live[rec].readers++
+	m.pins[slot]++
+	m.counter++
+	ref := uint64(slot)<<32 | uint64(m.counter)
+	m.reads[ref] = openRead{client: c.id, slot: slot, record: rec}
+	m.policyOfLocked(&r).Touch(rec)
+	m.stats.GetsReady++
+	g := &m.namespaces[r.namespace].groups[r.group]
+	return store.GetResult{
+		Status: store.GetReady, Ref: ref, Checksum: entry.checksum, Tier: store.TierHost,
+		Place: store.Place{Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes},
+	}
+}
+
+// slotOfLocked walks the chunk's slots to a shard.
+func (m *Master) slotOfLocked(r *record, shard uint32) (uint32, slotEntry, bool) {
+	for slot := r.slot; slot != noSlot; {
+		e, ok := m.seg.readSlot(slot)
+		if !ok {
+			break
+		}
+		if uint32(e.shard) == shard {
+			return slot, e, true
+		}
+		slot = e.next
+	}
+	return 0, slotEntry{}, false
+}
+
+// Release drops references; unknown ones are ignored.
+func (m *Master) Release(session Session, refs []uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c, err := m.sessionLocked(session)
+	if err != nil {
+		return err
+	}
+	for _, ref := range refs {
+		if r, ok := m.reads[ref]; ok && r.client == c.id {
+			m.releaseLocked(ref, r)
+		}
+	}
+	return nil
+}
+
+func (m *Master) releaseLocked(ref uint64, r openRead) {
+	delete(m.reads, ref)
+	if !r.orphan {
+		m.live[r.record].readers--
+	}
+	m.pins[r.slot]--
+	if m.pins[r.slot] == 0 {
+		delete(m.pins, r.slot)
+		if _, dead := m.doomed[r.slot]; dead {
+			delete(m.doomed, r.slot)
+			m.alloc.release(r.slot)
+		}
+	}
+}
+
+// ReportFailed makes chunks a miss once, or drops the corrupt ones.
+func (m *Master) ReportFailed(session Session, ns store.NamespaceID, chunks []store.FailedChunk) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, err := m.sessionLocked(session); err != nil {
+		return err
+	}
+	if _, err := m.namespaceLocked(ns); err != nil {
+		return err
+	}
+	for i := range chunks {
+		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
+		if !ok || m.live[rec].state < livePartial {
+			continue
+		}
+		if chunks[i].Corrupt {
+			m.stats.Corrupt++
+			m.dropLocked(rec, RemovedCorrupt)
+		} else {
+			m.live[rec].missOnce = true
+		}
+	}
+	return nil
+}

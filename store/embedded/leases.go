@@ -1,0 +1,127 @@
+package embedded
+
+import (
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// ChunkKey names a chunk of a namespace.
+type ChunkKey struct {
+	Group uint32
+	Hash  kv.Hash
+}
+
+// grantedLease is what a lookup promised one request.
+type grantedLease struct {
+	records []uint32
+	bytes   uint64
+	until   time.Time
+}
+
+// leaseTable holds the leases by holder. Nothing relies on a lease for safety.
+type leaseTable struct {
+	byHolder map[store.Lease]*grantedLease
+	bytes    uint64
+}
+
+func newLeaseTable() leaseTable { return leaseTable{byHolder: map[store.Lease]*grantedLease{}} }
+
+// dropRecord forgets a record that went although it was leased.
+func (t *leaseTable) dropRecord(rec uint32) {
+	for _, g := range t.byHolder {
+		for i, r := range g.records {
+			if r == rec {
+				g.records[i] = g.records[len(g.records)-1]
+				g.records = g.records[:len(g.records)-1]
+				break
+			}
+		}
+	}
+}
+
+// Grant keeps chunks from being evicted until the lease is released or ttl has
+// passed. A repeated grant replaces the holder's earlier one. Chunks are leased
+// from the first on, as long as all leases together stay within their share of
+// the memory; the rest goes without.
+func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []ChunkKey, ttl time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.releaseLeaseLocked(holder)
+	n, err := m.namespaceLocked(ns)
+	if err != nil || len(chunks) == 0 {
+		return
+	}
+	budget := uint64(float64(uint64(m.seg.prepared())*m.seg.SlabBytes) * m.opts.LeaseShare)
+	g := &grantedLease{until: m.opts.Now().Add(ttl)}
+	for i := range chunks {
+		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
+		if !ok || m.live[rec].state != liveActive {
+			continue
+		}
+		group := &n.groups[chunks[i].Group]
+		size := uint64(group.slotBytes) * uint64(n.spec.Groups[chunks[i].Group].Shards)
+		if m.leases.bytes+g.bytes+size > budget {
+			m.stats.LeasesRefused++
+			break
+		}
+		g.bytes += size
+		g.records = append(g.records, rec)
+		m.live[rec].leases++
+	}
+	for i := len(g.records) - 1; i >= 0; i-- {
+		r := m.seg.peekRecord(g.records[i])
+		m.policyOfLocked(&r).Touch(g.records[i])
+	}
+	if len(g.records) > 0 {
+		m.leases.byHolder[holder] = g
+		m.leases.bytes += g.bytes
+	}
+}
+
+// ReleaseLeases gives up the leases of an engine's requests.
+func (m *Master) ReleaseLeases(engine string, requests []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range requests {
+		m.releaseLeaseLocked(store.Lease{Engine: engine, Request: r})
+	}
+}
+
+// ReleaseEngine gives up all leases of an engine.
+func (m *Master) ReleaseEngine(engine string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for holder := range m.leases.byHolder {
+		if holder.Engine == engine {
+			m.releaseLeaseLocked(holder)
+		}
+	}
+}
+
+func (m *Master) releaseLeaseLocked(holder store.Lease) {
+	g := m.leases.byHolder[holder]
+	if g == nil {
+		return
+	}
+	for _, rec := range g.records {
+		m.live[rec].leases--
+	}
+	m.leases.bytes -= g.bytes
+	delete(m.leases.byHolder, holder)
+}
+
+// expireLeasesLocked drops the leases that have run out and tells whether there
+// were any.
+func (m *Master) expireLeasesLocked() bool {
+	now := m.opts.Now()
+	expired := false
+	for holder, g := range m.leases.byHolder {
+		if now.After(g.until) {
+			m.releaseLeaseLocked(holder)
+			expired = true
+		}
+	}
+	return expired
+}

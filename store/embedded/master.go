@@ -1,0 +1,299 @@
+package embedded
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"sync"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/evict"
+	"github.com/mooncake-sidecar/sidecar/internal/index"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// Errors of the master.
+var (
+	// ErrTooManyNamespaces: the namespace table is full.
+	ErrTooManyNamespaces = errors.New("too many namespaces in the store")
+	// ErrShardTooLarge: one shard is longer than a slab.
+	ErrShardTooLarge = errors.New("a shard is larger than the store can place")
+	// ErrUnknownClient: the call names a session that is not open.
+	ErrUnknownClient = errors.New("no such store session")
+)
+
+// Options are the master's settings.
+type Options struct {
+	// NewPolicy makes the eviction policy of a size class for record numbers
+	// below records. Nil: LRU.
+	NewPolicy func(records int) evict.Policy
+	// LeaseShare is the part of the data area that leases may hold together; 0
+	// means a quarter.
+	LeaseShare float64
+	// Now is the clock of lease expiry. Nil: time.Now.
+	Now func() time.Time
+	// Alive tells whether the process with that pid and start time still runs.
+	// REQUIRES: not nil.
+	Alive func(pid uint32, start uint64) bool
+	// Log receives what an operator should know. Nil: slog.Default.
+	Log *slog.Logger
+}
+
+// Master owns the segment: it allocates, indexes and evicts. It is safe for
+// concurrent use; lookups share a read lock, all else takes the write lock for
+// the time of one batch.
+type Master struct {
+	opts Options
+	seg  *segment
+	mem  Memory
+
+	mu sync.RWMutex // guards all below, and writing to the segment's tables
+
+	alloc      *slabAllocator
+	table      *index.Table
+	policies   map[uint32]evict.Policy // by slot size
+	namespaces []*namespace            // by index in the segment; nil for free
+	byDigest   map[[sha256.Size]byte]int
+	live       []liveRecord // by record number
+	free       []uint32     // record numbers that were given back
+	fresh      uint32       // record numbers from here on were never used
+
+	clients    map[uint64]*client
+	undeclared map[uint64]clientEntry // named by an adopted segment, not heard of yet
+	reads      map[uint64]openRead
+	puts       map[uint64]*openPut
+	pins       map[uint32]uint32   // open reads by slot
+	doomed     map[uint32]struct{} // slots of dropped chunks that are still read
+	leases     leaseTable
+	counter    uint32 // low half of the next read or ticket number
+
+	feed  feed
+	stats Stats
+}
+
+// namespace is an open namespace.
+type namespace struct {
+	spec   *kv.NamespaceSpec
+	digest [sha256.Size]byte
+	resets uint32
+	groups []groupInfo
+}
+
+// groupInfo is what the master needs of a KV-cache group.
+type groupInfo struct {
+	shardBytes uint32
+	slotBytes  uint32
+	complete   uint64 // bitmap of a chunk whose shards are all there
+}
+
+// Liveness states of a record, the truth while the master runs.
+const (
+	liveFree    = 0
+	liveStoring = 1 // puts are open, no shard has arrived
+	livePartial = 2
+	liveActive  = 3
+)
+
+// liveRecord is the part of a record that dies with the master.
+type liveRecord struct {
+	readers uint16
+	leases  uint16
+	puts    uint8
+	state   uint8
+	// missOnce: a load of the chunk failed; the next lookup is told it is absent.
+	missOnce bool
+}
+
+func (l *liveRecord) inUse() bool { return l.readers != 0 || l.leases != 0 || l.puts != 0 }
+
+// Create makes an empty store in mem, which must be zero.
+func Create(mem Memory, layout Layout, opts Options) (*Master, error) {
+	if uint64(len(mem.Bytes())) != layout.FileBytes {
+		return nil, fmt.Errorf("segment mapping has %d bytes, layout wants %d", len(mem.Bytes()), layout.FileBytes)
+	}
+	if err := mem.Prepare(0, layout.MetadataBytes()); err != nil {
+		return nil, fmt.Errorf("allocate the store's tables (%d bytes): %w", layout.MetadataBytes(), err)
+	}
+	m := newMaster(mem, layout, opts)
+	layout.writeHeader(mem.Bytes())
+	m.seg.setIncarnation(1)
+	return m, nil
+}
+
+func newMaster(mem Memory, layout Layout, opts Options) *Master {
+	if opts.NewPolicy == nil {
+		opts.NewPolicy = func(records int) evict.Policy { return evict.NewLRU(records) }
+	}
+	if opts.LeaseShare == 0 {
+		opts.LeaseShare = 0.25
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Log == nil {
+		opts.Log = slog.Default()
+	}
+	m := &Master{
+		opts: opts, mem: mem, seg: &segment{Layout: layout, mem: mem.Bytes()},
+		table:      index.New(int(layout.Records)),
+		policies:   map[uint32]evict.Policy{},
+		namespaces: make([]*namespace, maxNamespaces),
+		byDigest:   map[[sha256.Size]byte]int{},
+		live:       make([]liveRecord, layout.Records),
+		clients:    map[uint64]*client{},
+		undeclared: map[uint64]clientEntry{},
+		reads:      map[uint64]openRead{},
+		puts:       map[uint64]*openPut{},
+		pins:       map[uint32]uint32{},
+		doomed:     map[uint32]struct{}{},
+		leases:     newLeaseTable(),
+	}
+	m.alloc = newSlabAllocator(&layout, m.seg.setSlabClass)
+	return m
+}
+
+// Layout returns the segment's geometry.
+func (m *Master) Layout() Layout { return m.seg.Layout }
+
+// PrepareNext allocates one more slab of the data area and makes it usable. It
+// returns false when all are. Call it until then, from one goroutine; the store
+// serves meanwhile with what it has.
+func (m *Master) PrepareNext() (bool, error) {
+	next := m.seg.prepared()
+	if next == m.seg.Slabs {
+		return false, nil
+	}
+	if err := m.mem.Prepare(m.seg.SlabOffset(next), m.seg.SlabBytes); err != nil {
+		return false, fmt.Errorf("allocate store memory: %d of %d slabs of %d MiB are ready: %w", next, m.seg.Slabs, m.seg.SlabBytes>>20, err)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seg.setPrepared(next + 1)
+	m.alloc.addSlab(next)
+	return next+1 < m.seg.Slabs, nil
+}
+
+// OpenNamespace makes a namespace known, or finds it.
+func (m *Master) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) {
+	if err := spec.Validate(); err != nil {
+		return store.Namespace{}, err
+	}
+	for i, g := range spec.Groups {
+		if uint64(g.ShardBytes) > m.seg.MaxShardBytes() {
+			return store.Namespace{}, fmt.Errorf("%w: group %d has shards of %d bytes, a store of %d MiB takes up to %d; raise store_bytes",
+				ErrShardTooLarge, i, g.ShardBytes, m.seg.FileBytes>>20, m.seg.MaxShardBytes())
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	digest := spec.Digest()
+	i, known := m.byDigest[digest]
+	if !known {
+		for i = 0; i < maxNamespaces && m.namespaces[i] != nil; i++ {
+		}
+		if i == maxNamespaces {
+			return store.Namespace{}, fmt.Errorf("%w: %d", ErrTooManyNamespaces, maxNamespaces)
+		}
+		if err := m.seg.writeNamespace(i, spec); err != nil {
+			return store.Namespace{}, err
+		}
+		m.addNamespaceLocked(i, spec)
+	}
+	return store.Namespace{ID: store.NamespaceID(i), ResetEpoch: m.epochLocked(m.namespaces[i])}, nil
+}
+
+func (m *Master) addNamespaceLocked(i int, spec *kv.NamespaceSpec) {
+	ns := &namespace{spec: spec, digest: spec.Digest()}
+	for _, g := range spec.Groups {
+		ns.groups = append(ns.groups, groupInfo{
+			shardBytes: uint32(g.ShardBytes), slotBytes: slotBytesFor(g.ShardBytes),
+			complete: ^uint64(0) >> (64 - g.Shards),
+		})
+	}
+	m.namespaces[i] = ns
+	m.byDigest[ns.digest] = i
+}
+
+// epochLocked combines the incarnation with the number of resets, so that a
+// namespace opened with a dead master is stale.
+func (m *Master) epochLocked(ns *namespace) uint64 {
+	return uint64(m.seg.incarnation())<<32 | uint64(ns.resets)
+}
+
+func (m *Master) namespaceLocked(id store.NamespaceID) (*namespace, error) {
+	if id >= maxNamespaces || m.namespaces[id] == nil {
+		return nil, fmt.Errorf("%w: number %d is not open", store.ErrStaleNamespace, id)
+	}
+	return m.namespaces[id], nil
+}
+
+// currentNamespaceLocked also checks the caller's epoch.
+func (m *Master) currentNamespaceLocked(n store.Namespace) (*namespace, error) {
+	ns, err := m.namespaceLocked(n.ID)
+	if err != nil {
+		return nil, err
+	}
+	if m.epochLocked(ns) != n.ResetEpoch {
+		return nil, fmt.Errorf("%w: it was reset", store.ErrStaleNamespace)
+	}
+	return ns, nil
+}
+
+// keyDigest spreads namespace and group over the chunk hash, which is a digest
+// already.
+func keyDigest(ns store.NamespaceID, group uint32, hash *kv.Hash) uint64 {
+	scope := uint64(ns)<<16 | uint64(group) + 1
+	return le.Uint64(hash[:8]) ^ bits.RotateLeft64(scope*0x9E3779B97F4A7C15, 17)
+}
+
+func (m *Master) findLocked(ns store.NamespaceID, group uint32, hash *kv.Hash) (uint32, bool) {
+	scope := uint32(ns) | group<<16
+	return m.table.Find(keyDigest(ns, group, hash), func(id uint32) bool {
+		b := m.seg.mem[m.seg.recordsAt+uint64(id)*recordBytes:][:recordBytes]
+		return le.Uint32(b[48:]) == scope && bytes.Equal(b[:kv.MaxHashBytes], hash[:])
+	})
+}
+
+func (m *Master) keyOfLocked(id uint32) uint64 {
+	r := m.seg.peekRecord(id)
+	return keyDigest(store.NamespaceID(r.namespace), uint32(r.group), &r.hash)
+}
+
+func (m *Master) policyLocked(slotBytes uint32) evict.Policy {
+	p := m.policies[slotBytes]
+	if p == nil {
+		p = m.opts.NewPolicy(int(m.seg.Records))
+		m.policies[slotBytes] = p
+	}
+	return p
+}
+
+func (m *Master) policyOfLocked(r *record) evict.Policy {
+	return m.policyLocked(m.namespaces[r.namespace].groups[r.group].slotBytes)
+}
+
+// Reset drops the chunks of one namespace. Puts that are open end void.
+func (m *Master) Reset(id store.NamespaceID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ns, err := m.namespaceLocked(id)
+	if err != nil {
+		return err
+	}
+	ns.resets++
+	for _, p := range m.puts {
+		if p.namespace == id {
+			m.voidPutLocked(p)
+		}
+	}
+	for rec := range m.fresh {
+		if m.live[rec].state >= livePartial && m.seg.peekRecord(rec).namespace == uint16(id) {
+			m.dropLocked(rec, RemovedReset)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,166 @@
+package embedded
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/mooncake-sidecar/sidecar/internal/evict"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// Recovery says what was found in an adopted segment.
+type Recovery struct {
+	Chunks     int // kept
+	Dropped    int // records that were not whole
+	Undeclared int // clients that may still copy
+}
+
+// Adopt takes over a segment whose master is gone. What was half written is
+// dropped. No slot is handed out until every client that the segment names has
+// opened a session and declared what it holds, or is dead.
+func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
+	layout, err := ReadLayout(mem.Bytes(), uint64(len(mem.Bytes())))
+	if err != nil {
+		return nil, Recovery{}, err
+	}
+	m := newMaster(mem, layout, opts)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.seg.setIncarnation(m.seg.incarnation() + 1)
+	// Numbers of this incarnation must not meet those of the last one.
+	m.counter = m.seg.incarnation() << 24
+	for i := range maxNamespaces {
+		spec, err := m.seg.readNamespace(i)
+		if err != nil {
+			m.opts.Log.Warn("namespace of the adopted segment dropped", "error", err)
+			continue
+		}
+		if spec != nil {
+			m.addNamespaceLocked(i, spec)
+		}
+	}
+	var report Recovery
+	inUse := m.recoverRecordsLocked(&report)
+	for id := range m.seg.prepared() {
+		class := m.seg.slabClass(id)
+		if class == 0 || class < minSlotBytes || class%slotAlign != 0 || uint64(class) > m.seg.SlabBytes {
+			m.seg.setSlabClass(id, 0)
+			m.alloc.addSlab(id)
+			continue
+		}
+		m.alloc.restore(id, class, inUse[id])
+	}
+	for i := range maxSessions {
+		if e, used := m.seg.readClient(i); used {
+			m.undeclared[e.client] = e
+		}
+	}
+	report.Undeclared = len(m.undeclared)
+	m.reapLocked()
+	return m, report, nil
+}
+
+// recoverRecordsLocked rebuilds the index and returns the slots in use by slab.
+func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
+	inUse := map[uint32][]uint32{}
+	taken := map[uint32]bool{}
+	for id := range m.seg.Records {
+		r, ok := m.seg.readRecord(id)
+		if !ok {
+			continue
+		}
+		m.fresh = id + 1
+		slots, err := m.wholeChunkLocked(id, &r, taken)
+		if err == nil {
+			if _, double := m.findLocked(store.NamespaceID(r.namespace), uint32(r.group), &r.hash); double {
+				err = fmt.Errorf("another record has its hash")
+			}
+		}
+		if err != nil {
+			m.opts.Log.Debug("record of the adopted segment dropped", "record", id, "error", err)
+			m.seg.clearRecord(id)
+			report.Dropped++
+			continue
+		}
+		for _, slot := range slots {
+			taken[slot] = true
+			inUse[slot/m.seg.SlotsPerSlab] = append(inUse[slot/m.seg.SlotsPerSlab], slot)
+		}
+		m.live[id].state = livePartial
+		if r.state == recActive {
+			m.live[id].state = liveActive
+			m.stats.Chunks++
+		}
+		m.table.Insert(m.keyOfLocked(id), id)
+		m.policyOfLocked(&r).Insert(id, evict.Chunk{Key: m.keyOfLocked(id), Parent: r.parent, Depth: r.depth})
+		report.Chunks++
+	}
+	for id := range m.fresh {
+		if m.live[id].state == liveFree {
+			m.seg.clearRecord(id)
+			m.free = append(m.free, id)
+		}
+	}
+	m.clearStraySlotsLocked(taken)
+	return inUse
+}
+
+// wholeChunkLocked checks a record against its namespace and its slots.
+func (m *Master) wholeChunkLocked(id uint32, r *record, taken map[uint32]bool) ([]uint32, error) {
+	if int(r.namespace) >= maxNamespaces || m.namespaces[r.namespace] == nil {
+		return nil, fmt.Errorf("namespace %d is not known", r.namespace)
+	}
+	ns := m.namespaces[r.namespace]
+	if int(r.group) >= len(ns.groups) {
+		return nil, fmt.Errorf("group %d of %d", r.group, len(ns.groups))
+	}
+	g := ns.groups[r.group]
+	if r.shards == 0 || r.shards&^g.complete != 0 || (r.state == recActive) != (r.shards == g.complete) {
+		return nil, fmt.Errorf("shard bitmap %#x in state %d", r.shards, r.state)
+	}
+	var slots []uint32
+	var seen uint64
+	for slot := r.slot; slot != noSlot; {
+		if len(slots) == kv.MaxShards || slot/m.seg.SlotsPerSlab >= m.seg.prepared() {
+			return nil, fmt.Errorf("slot list leads astray at %d", slot)
+		}
+		e, ok := m.seg.readSlot(slot)
+		class := m.seg.slabClass(slot / m.seg.SlotsPerSlab)
+		if !ok || e.record != id || e.shard >= kv.MaxShards || class != g.slotBytes || taken[slot] ||
+			uint64(slot%m.seg.SlotsPerSlab+1)*uint64(class) > m.seg.SlabBytes || seen>>e.shard&1 == 1 {
+			return nil, fmt.Errorf("slot %d does not fit", slot)
+		}
+		seen |= 1 << e.shard
+		slots = append(slots, slot)
+		slot = e.next
+	}
+	if seen != r.shards {
+		return nil, fmt.Errorf("slots hold shards %#x of %#x (%d)", seen, r.shards, bits.OnesCount64(r.shards))
+	}
+	return slots, nil
+}
+
+// clearStraySlotsLocked unmarks slots that no chunk counts as its own.
+func (m *Master) clearStraySlotsLocked(taken map[uint32]bool) {
+	for id := range m.seg.prepared() {
+		class := m.seg.slabClass(id)
+		if class == 0 {
+			continue
+		}
+		for i := range uint32(min(m.seg.SlabBytes/uint64(class), uint64(m.seg.SlotsPerSlab))) {
+			slot := id*m.seg.SlotsPerSlab + i
+			if _, ok := m.seg.readSlot(slot); ok && !taken[slot] {
+				m.seg.clearSlot(slot)
+			}
+		}
+	}
+}
+
+// thawLocked frees the empty slabs of an adopted segment once no unknown writer
+// can be in them.
+func (m *Master) thawLocked() {
+	if len(m.undeclared) == 0 {
+		m.alloc.retireEmpty()
+	}
+}

@@ -1,0 +1,88 @@
+package embedded
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+)
+
+// Memory is a segment's mapping. Slabs are made usable one after the other, so
+// that the daemon serves before all of its memory is faulted in.
+type Memory interface {
+	// Bytes returns the whole mapping, from the header to the end of the data.
+	Bytes() []byte
+	// Prepare allocates [offset, offset+n) of the file for good, so that touching
+	// it later can't fail.
+	Prepare(offset, n uint64) error
+}
+
+// segment is the master's view of the mapped segment.
+type segment struct {
+	Layout
+	mem []byte
+}
+
+// clientEntry is a store client's line in the session table.
+type clientEntry struct {
+	client uint64
+	pid    uint32
+	start  uint64 // the process' start time in clock ticks, tells reused pids apart
+}
+
+func (s *segment) readClient(i int) (clientEntry, bool) {
+	b := s.mem[s.sessionsAt+uint64(i)*sessionBytes:][:sessionBytes]
+	e := clientEntry{client: le.Uint64(b), pid: le.Uint32(b[8:]), start: le.Uint64(b[16:])}
+	return e, e.client != 0
+}
+
+func (s *segment) writeClient(i int, e clientEntry) {
+	b := s.mem[s.sessionsAt+uint64(i)*sessionBytes:][:sessionBytes]
+	le.PutUint32(b[8:], e.pid)
+	le.PutUint64(b[16:], e.start)
+	le.PutUint64(b, e.client)
+}
+
+func (s *segment) clearClient(i int) {
+	b := s.mem[s.sessionsAt+uint64(i)*sessionBytes:][:sessionBytes]
+	clear(b)
+}
+
+func (s *segment) readNamespace(i int) (*kv.NamespaceSpec, error) {
+	b := s.mem[s.namespacesAt+uint64(i)*namespaceBytes:][:namespaceBytes]
+	n := le.Uint32(b)
+	if n == 0 {
+		return nil, nil
+	}
+	if n > namespaceBytes-4 {
+		return nil, fmt.Errorf("namespace %d: length %d", i, n)
+	}
+	spec := new(kv.NamespaceSpec)
+	if err := json.Unmarshal(b[4:4+n], spec); err != nil {
+		return nil, fmt.Errorf("namespace %d: %w", i, err)
+	}
+	return spec, spec.Validate()
+}
+
+func (s *segment) writeNamespace(i int, spec *kv.NamespaceSpec) error {
+	encoded, err := json.Marshal(spec)
+	if err != nil {
+		return fmt.Errorf("encode namespace: %w", err)
+	}
+	if len(encoded) > namespaceBytes-4 {
+		return fmt.Errorf("namespace description of %d bytes, at most %d fit", len(encoded), namespaceBytes-4)
+	}
+	b := s.mem[s.namespacesAt+uint64(i)*namespaceBytes:][:namespaceBytes]
+	copy(b[4:], encoded)
+	le.PutUint32(b, uint32(len(encoded)))
+	return nil
+}
+
+func (s *segment) incarnation() uint32 { return le.Uint32(s.mem[hdrIncarn:]) }
+
+func (s *segment) setIncarnation(n uint32) { le.PutUint32(s.mem[hdrIncarn:], n) }
+
+// prepared is the number of slabs whose memory has been allocated.
+func (s *segment) prepared() uint32 { return min(le.Uint32(s.mem[hdrPrepared:]), s.Slabs) }
+
+func (s *segment) setPrepared(n uint32) { le.PutUint32(s.mem[hdrPrepared:], n) }

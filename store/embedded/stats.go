@@ -1,0 +1,44 @@
+package embedded
+
+// Stats counts what the master did since it started.
+type Stats struct {
+	Chunks        int // active now
+	PutsGranted   uint64
+	PutsExisting  uint64
+	PutsNoSpace   uint64
+	PutsRefused   uint64
+	PutsEnded     uint64
+	PutsRevoked   uint64
+	PutsVoid      uint64
+	GetsReady     uint64
+	GetsAbsent    uint64
+	Corrupt       uint64
+	LeasesRefused uint64
+	Removed       [removeReasons]uint64 // by RemoveReason
+
+	// Gauges.
+	Clients       int
+	Undeclared    int // clients of an adopted segment that have not been heard of
+	OpenReads     int
+	OpenPuts      int
+	LeasedBytes   uint64
+	CapacityBytes uint64 // data area that is allocated
+	UsedSlabs     int
+	Namespaces    int
+}
+
+// Stats returns a snapshot.
+func (m *Master) Stats() Stats {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	s := m.stats
+	s.Clients, s.Undeclared = len(m.clients), len(m.undeclared)
+	s.OpenReads, s.OpenPuts = len(m.reads), len(m.puts)
+	s.LeasedBytes = m.leases.bytes
+	s.CapacityBytes = uint64(m.seg.prepared()) * m.seg.SlabBytes
+	for _, c := range m.alloc.classes {
+		s.UsedSlabs += c.slabs
+	}
+	s.Namespaces = len(m.byDigest)
+	return s
+}

@@ -1,0 +1,74 @@
+package embedded
+
+import "github.com/mooncake-sidecar/sidecar/store"
+
+// fataler is what testing.TB and rapid.T share.
+type fataler interface {
+	Fatalf(format string, args ...any)
+}
+
+// validate walks everything that must agree: records, index, policies, slots,
+// slabs, reads and puts.
+func (m *Master) validate(t fataler) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	used := map[uint32]string{}
+	take := func(slot uint32, who string) {
+		if prior, twice := used[slot]; twice {
+			t.Fatalf("slot %d belongs to %s and to %s", slot, prior, who)
+		}
+		used[slot] = who
+	}
+	resident, active := 0, 0
+	for id := range m.fresh {
+		l := m.live[id]
+		if l.state == liveFree {
+			continue
+		}
+		r := m.seg.peekRecord(id)
+		if got, ok := m.findLocked(store.NamespaceID(r.namespace), uint32(r.group), &r.hash); !ok || got != id {
+			t.Fatalf("record %d is not in the index (%d, %v)", id, got, ok)
+		}
+		if l.state == liveStoring {
+			continue
+		}
+		resident++
+		if l.state == liveActive {
+			active++
+		}
+		if _, ok := m.seg.readRecord(id); !ok {
+			t.Fatalf("record %d is not valid in the segment", id)
+		}
+		for slot := r.slot; slot != noSlot; {
+			e, ok := m.seg.readSlot(slot)
+			if !ok || e.record != id {
+				t.Fatalf("record %d: slot %d is not its own", id, slot)
+			}
+			take(slot, "a record")
+			slot = e.next
+		}
+	}
+	for slot := range m.doomed {
+		take(slot, "a reader")
+		if m.pins[slot] == 0 {
+			t.Fatalf("doomed slot %d is not read", slot)
+		}
+	}
+	for _, p := range m.puts {
+		take(p.slot, "a put")
+	}
+	inSlabs := uint32(0)
+	for _, s := range m.alloc.slabs {
+		inSlabs += s.used
+	}
+	if int(inSlabs) != len(used) {
+		t.Fatalf("%d slots are allocated, %d are owned", inSlabs, len(used))
+	}
+	inPolicies := 0
+	for _, p := range m.policies {
+		inPolicies += p.Len()
+	}
+	if inPolicies != resident || m.stats.Chunks != active {
+		t.Fatalf("%d chunks in policies, %d resident; %d counted, %d active", inPolicies, resident, m.stats.Chunks, active)
+	}
+}
