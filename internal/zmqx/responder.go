@@ -68,6 +68,10 @@ func (r *Responder) open(t *Transport) (err error) {
 	if r.router, err = t.newSocket(zmq4.ROUTER); err != nil {
 		return err
 	}
+	// Without this an answer to a client that is gone would vanish uncounted.
+	if err := r.router.SetRouterMandatory(1); err != nil {
+		return fmt.Errorf("zmqx: socket options: %w", err)
+	}
 	if r.control, err = t.newSocket(zmq4.PAIR); err != nil {
 		return err
 	}
