@@ -59,11 +59,11 @@ func (c *Coordinator) LookupInto(tails []TailKeyBoundary, numTokens, numHashes i
 		return Lookup{}, fmt.Errorf("%w: a lookup without an existence function", ErrArgument)
 	}
 	length := c.AlignLookupLength(numTokens)
-	if err := c.checkFind(numHashes, length, true); err != nil {
-		return Lookup{}, err
-	}
 	if length == 0 || numHashes == 0 {
 		return Lookup{}, nil
+	}
+	if err := c.checkFind(numHashes, length, true); err != nil {
+		return Lookup{}, err
 	}
 	f := finder{c: c, exists: exists, align: c.align, numHashes: numHashes}
 	f.bound = min(numHashes, length/c.cfg.HashBlockTokens)
@@ -82,7 +82,7 @@ func (c *Coordinator) LookupInto(tails []TailKeyBoundary, numTokens, numHashes i
 		}
 	}
 	tails, ok := f.tails(tails, hit)
-	if !ok {
+	if !ok || !f.chunksFrom(hit) {
 		hit, tails = 0, nil
 	}
 	return Lookup{HitTokens: hit, Tails: tails, Pending: f.pending, Asks: f.asks()}, nil
@@ -99,9 +99,10 @@ func (c *Coordinator) hasWindow() bool {
 }
 
 // tails returns the hash boundary of each group's last chunk. It is the hit
-// itself where that hash is stored or where the hit needs no chunk there, else
-// the next stored boundary inside the chunk. ok is false when there is none; the
-// hit can't be loaded then.
+// itself where that hash is stored or where a load fills no chunk there (chunked
+// local attention, when the hit ends an attention chunk), else the next stored
+// boundary inside the chunk. ok is false when there is none; the hit can't be
+// loaded then.
 func (f *finder) tails(dst []TailKeyBoundary, hit int) (tails []TailKeyBoundary, ok bool) {
 	if hit == 0 {
 		return dst, true
@@ -112,7 +113,8 @@ func (f *finder) tails(dst []TailKeyBoundary, hit int) (tails []TailKeyBoundary,
 		at := hit/h - 1
 		chunk := ceilDiv(hit, g.block) - 1
 		tail := hit
-		if r := f.runs[g.merged]; chunk >= r.first && !f.stored(id, at) {
+		loaded := chunk >= f.runs[g.merged].first || g.rule == ruleWindow
+		if loaded && !f.stored(id, at) {
 			end := min((chunk+1)*g.scale, f.bound)
 			for at++; at < end && !f.stored(id, at); at++ {
 			}
@@ -124,6 +126,25 @@ func (f *finder) tails(dst []TailKeyBoundary, hit int) (tails []TailKeyBoundary,
 		dst = append(dst, TailKeyBoundary{Group: id, Tokens: tail})
 	}
 	return dst, true
+}
+
+// chunksFrom reports whether a chunked-local hit has what its last attention
+// chunk needs. Where attention chunks do not end on blocks, the rule takes a
+// block that two of them share for given, and the engine asserts or asks for
+// blocks that are not there.
+func (f *finder) chunksFrom(hit int) bool {
+	for id := range f.c.groups {
+		g := &f.c.groups[id]
+		if g.rule != ruleChunked || g.window%g.block == 0 {
+			continue
+		}
+		for i := hit / g.window * g.window / g.block; i < hit/g.block; i++ {
+			if !f.stored(id, (i+1)*g.scale-1) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // stored reports whether one group has the hash.

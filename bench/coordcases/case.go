@@ -59,9 +59,12 @@ type Group struct {
 	Eagle bool   `json:"eagle"`
 	// Tag only makes the specs of two groups unequal.
 	Tag int `json:"tag"`
+	// Layers is the number of layers of a uniform-type group, 0 for one spec for
+	// the group; the rules do not read it.
+	Layers int `json:"layers,omitempty"`
 }
 
-// kinds are the short spellings of a case; the long ones are kv's own.
+// kindOf spells a kind out; a case may have the short spelling or kv's own.
 func kindOf(name string) kv.SpecKind {
 	switch name {
 	case "full":
@@ -167,6 +170,14 @@ func (c *Case) ExistsFunc() coordinator.ExistsFunc {
 	}
 }
 
+// StoreFunc is ExistsFunc that is never nil.
+func (c *Case) StoreFunc() coordinator.ExistsFunc {
+	if exists := c.ExistsFunc(); exists != nil {
+		return exists
+	}
+	return func(int, int) kv.Existence { return kv.Present }
+}
+
 // Answer asks the coordinator.
 func (c *Case) Answer() (Answer, error) {
 	if err := c.check(); err != nil {
@@ -191,12 +202,8 @@ func (c *Case) Answer() (Answer, error) {
 	case OpLookupMask:
 		a.Masks, err = co.LookupMask(c.T)
 	case OpLookup:
-		exists := c.ExistsFunc()
-		if exists == nil {
-			exists = func(int, int) kv.Existence { return kv.Present }
-		}
 		var lookup coordinator.Lookup
-		lookup, err = co.Lookup(c.Tokens, c.N, exists)
+		lookup, err = co.Lookup(c.Tokens, c.N, c.StoreFunc())
 		a.Hit, a.Tails = lookup.HitTokens, lookup.Tails
 	default:
 		return Answer{}, fmt.Errorf("%w: op %q, want find, store_mask, lookup_mask or lookup", ErrCase, c.Op)
