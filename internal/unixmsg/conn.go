@@ -73,25 +73,25 @@ func (c *Conn) Peer() Peer { return c.peer }
 // is in none that we see.
 func (c *Conn) PeerPID() int { return c.peer.PID }
 
-// Read reads bytes and queues the descriptors that came with them.
+// Read reads bytes and queues the descriptors that came with them. When those
+// can't be queued the bytes are withheld too: the stream is of no use any more.
 func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
 	n, oobn, flags, _, err := c.sock.ReadMsgUnix(p, c.oob)
 	if oobn > 0 {
-		if queueErr := c.queue(c.oob[:oobn]); queueErr != nil && err == nil {
-			return n, queueErr
+		if err := c.queue(c.oob[:oobn]); err != nil {
+			return 0, err
 		}
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, io.EOF) || err == nil && n == 0:
+		return 0, io.EOF // unwrapped, as io.Reader wants it
+	case err != nil:
 		return n, err
-	}
-	if flags&unix.MSG_CTRUNC != 0 {
-		return n, fmt.Errorf("read: %w", ErrTooManyFDs)
-	}
-	if n == 0 {
-		return 0, io.EOF
+	case flags&unix.MSG_CTRUNC != 0:
+		return 0, fmt.Errorf("read: %w", ErrTooManyFDs)
 	}
 	return n, nil
 }

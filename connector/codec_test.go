@@ -1,0 +1,250 @@
+package connector
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/vmihailenco/msgpack/v5"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+)
+
+func testSpec() kv.NamespaceSpec {
+	return kv.NamespaceSpec{
+		Model: "m", Dtype: "bfloat16", Layout: "LBHNC/rank_local", HashAlgorithm: "sha256",
+		HashBytes: 32, HashBlockTokens: 16, SchedulerBlockTokens: 16, RetentionTokens: -1, TP: 1, PP: 1, PCP: 1, DCP: 1,
+		Groups: []kv.GroupSpec{{Kind: kv.FullAttention, BlockTokens: 16, ShardBytes: 256, Shards: 1}},
+	}
+}
+
+func testRegister() *Register {
+	return &Register{
+		Type: TypeRegister, FDs: 2, Namespace: testSpec(), Device: "host", NumBlocks: 8,
+		ShardByGroup: []int{0}, PutStride: []int{1}, PutPhase: []int{0},
+		Regions:  []KVRegion{{Kind: "memfd", FD: 0, Bytes: 2048}},
+		Segments: []KVSegment{{Offset: 0, BlockStride: 128, Bytes: 128}, {Offset: 1024, BlockStride: 128, Bytes: 128}},
+		JobBoard: 1, JobSlots: 16, LookupEngine: "e", Verify: true,
+	}
+}
+
+func messages() []any {
+	spec := testSpec()
+	return []any{
+		&Hello{Type: TypeHello, Protocol: 1, Role: RoleWorkerShim, PID: 3, Epoch: 1 << 62, Version: "v"},
+		&Welcome{Type: TypeWelcome, Protocol: 1, Daemon: "mooncake-worker", Session: 7, Autostarted: true},
+		&Error{Type: TypeError, Code: CodeMalformed, Message: "no", Job: 4},
+		testRegister(),
+		&Registered{Type: TypeRegistered, NamespaceDigest: "ab", StoreReady: true},
+		&StoreJob{Type: TypeStore, Job: 1, Epoch: 2, Request: "r", TokenLen: 32, CompletedTokens: 40, PromptTokens: 40,
+			PrefillEnd: 40, HashLen: 32, Hashes: make([]byte, 64), Blocks: [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}},
+			BoundaryPuts: [][3]int{{0, 1, 16}}, SaltTag: "s", TokenIDs: []byte{1, 0, 0, 0}, TokenStart: 0, Event: -1},
+		&LoadJob{Type: TypeLoad, Job: 1<<63 - 1, Request: "r", TokenLen: 32, LocalTokens: 16, HashLen: 32, Hashes: make([]byte, 64),
+			Blocks: [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}}, TailBoundaries: [][2]int{{0, 32}}},
+		&Cancel{Type: TypeCancel, Jobs: []uint64{1, 2}},
+		&Finished{Type: TypeFinished, Requests: []string{"a"}, Preempted: []string{"b"}},
+		&Result{Type: TypeResult, Job: 1, Kind: TypeLoad, Status: StatusFailed, Reason: "x", Failed: []byte{1, 0, 0, 0}, Micros: 5},
+		&Ping{Type: TypePing, Seq: 1}, &Pong{Type: TypePong, Seq: 1, StoreReady: true},
+		&Engine{Type: TypeEngine, Namespace: spec, LookupPath: "/p", LookupEngine: "e"},
+		&Release{Type: TypeRelease, Requests: []string{"a"}},
+		&Segments{Type: TypeSegments, FDs: 1, Segments: []SegmentInfo{{UUID: "u", Bytes: 1}}},
+		&Declare{Type: TypeDeclare, Client: 1, UUID: "u", Reads: []uint64{1}, Puts: []uint64{2}},
+	}
+}
+
+func TestEveryMessageSurvivesTheStream(t *testing.T) {
+	var stream []byte
+	for _, m := range messages() {
+		var err error
+		if stream, err = AppendFrame(stream, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := NewFrameReader(iotest.OneByteReader(bytes.NewReader(stream)))
+	for _, want := range messages() {
+		frame, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := Decode(frame)
+		if err != nil {
+			t.Fatalf("%T: %v", want, err)
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got  %+v\nwant %+v", got, want)
+		}
+	}
+	if _, err := r.Next(); err != io.EOF {
+		t.Errorf("at the end: %v, want EOF", err)
+	}
+}
+
+func TestFrameReaderLimits(t *testing.T) {
+	frame := func(n uint32, body int) io.Reader {
+		return bytes.NewReader(append(binary.BigEndian.AppendUint32(nil, n), make([]byte, body)...))
+	}
+	for name, c := range map[string]struct {
+		r    io.Reader
+		want error
+	}{
+		"empty":             {frame(0, 0), nil},
+		"largest":           {frame(1000, 1000), nil},
+		"too long":          {frame(1001, 1001), ErrFrameTooLong},
+		"length overflows":  {frame(1<<32-1, 9), ErrFrameTooLong},
+		"ends in the body":  {frame(10, 9), io.ErrUnexpectedEOF},
+		"ends before it":    {frame(10, 0), io.ErrUnexpectedEOF},
+		"ends in the head":  {bytes.NewReader([]byte{0, 0}), io.ErrUnexpectedEOF},
+		"ends between":      {bytes.NewReader(nil), io.EOF},
+		"the stream errors": {iotest.ErrReader(io.ErrClosedPipe), io.ErrClosedPipe},
+	} {
+		if _, err := NewFrameReaderLimit(c.r, 1000).Next(); !errors.Is(err, c.want) {
+			t.Errorf("%s: got %v, want %v", name, err, c.want)
+		}
+	}
+}
+
+// A length that nothing follows must not cost its size in memory.
+func TestClaimedLengthIsNotAllocated(t *testing.T) {
+	r := NewFrameReader(bytes.NewReader([]byte{0x04, 0, 0, 0, 1, 2, 3}))
+	if _, err := r.Next(); err != io.ErrUnexpectedEOF {
+		t.Fatal(err)
+	}
+	if cap(r.buf) > growBytes {
+		t.Errorf("%d bytes allocated for 3", cap(r.buf))
+	}
+}
+
+// A reader that went past a frame would take the next frame's descriptors.
+func TestFrameReaderStopsAtTheEnd(t *testing.T) {
+	stream := bytes.NewReader([]byte{0, 0, 0, 1, 0x80, 0, 0, 0, 1, 0x80})
+	if _, err := NewFrameReader(stream).Next(); err != nil {
+		t.Fatal(err)
+	}
+	if stream.Len() != 5 {
+		t.Errorf("%d bytes left, want 5", stream.Len())
+	}
+}
+
+// edit encodes a message with some fields replaced.
+func edit(t *testing.T, msg any, fields map[string]any) []byte {
+	t.Helper()
+	plain, err := msgpack.Marshal(msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := msgpack.Unmarshal(plain, &m); err != nil {
+		t.Fatal(err)
+	}
+	for k, v := range fields {
+		m[k] = v
+	}
+	out, err := msgpack.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	storeJob, loadJob, register := messages()[5], messages()[6], messages()[3]
+	deep := append([]byte{0x81, 0xa1, 'x'}, bytes.Repeat([]byte{0x91}, 1<<20)...)
+	many := binary.BigEndian.AppendUint32([]byte{0x81, 0xa1, 'x', 0xdd}, maxValues+1)
+	many = append(many, make([]byte, maxValues+1)...)
+	for name, c := range map[string]struct {
+		frame []byte
+		job   uint64
+		text  string
+	}{
+		"nothing":               {nil, 0, "end inside"},
+		"no map":                {[]byte{0x01}, 0, "is a map"},
+		"no type":               {[]byte{0x80}, 0, "unknown type"},
+		"unknown type":          {edit(t, &Ping{Type: "boo"}, nil), 0, "unknown type"},
+		"type of a wrong type":  {edit(t, &Ping{}, map[string]any{"t": 1}), 0, ""},
+		"extension":             {[]byte{0x81, 0xa1, 'x', 0xd4, 1, 1}, 0, "unknown kind"},
+		"deep nesting":          {append(deep, 0xc0), 0, "nested deeper"},
+		"many values":           {many, 0, "more than"},
+		"false length":          {[]byte{0x81, 0xa1, 't', 0xdb, 0xff, 0xff, 0xff, 0xff}, 0, "end inside"},
+		"bytes behind":          {append(edit(t, &Ping{Type: TypePing}, nil), 0), 0, "after the map"},
+		"job 0":                 {edit(t, storeJob, map[string]any{"job": 0}), 0, "job id"},
+		"job with the top bit":  {edit(t, storeJob, map[string]any{"job": uint64(1) << 63}), 0, "job id"},
+		"negative tokens":       {edit(t, storeJob, map[string]any{"token_len": -1}), 1, "token count"},
+		"huge tokens":           {edit(t, loadJob, map[string]any{"token_len": 1 << 40}), 1<<63 - 1, "token count"},
+		"hashes do not fit":     {edit(t, storeJob, map[string]any{"hashes": make([]byte, 63)}), 1, "hash"},
+		"long hashes":           {edit(t, storeJob, map[string]any{"hash_len": 64}), 1, "hash"},
+		"odd block table":       {edit(t, loadJob, map[string]any{"blocks": [][]byte{{1, 2, 3}}}), 1<<63 - 1, "multiple of 4"},
+		"table of a wrong type": {edit(t, loadJob, map[string]any{"blocks": 4}), 1<<63 - 1, ""},
+		"boundary put of null":  {edit(t, storeJob, map[string]any{"boundary_puts": [][3]int{{0, 1, 0}}}), 1, "boundary put"},
+		"tail boundary group":   {edit(t, loadJob, map[string]any{"tails": [][2]int{{64, 16}}}), 1<<63 - 1, "tail boundary"},
+		"long request":          {edit(t, storeJob, map[string]any{"req": strings.Repeat("r", maxText+1)}), 1, "text"},
+		"one block":             {edit(t, register, map[string]any{"num_blocks": 1}), 0, "num_blocks"},
+		"no strides":            {edit(t, register, map[string]any{"put_stride": []int{}}), 0, "put_stride"},
+		"phase beyond stride":   {edit(t, register, map[string]any{"put_phase": []int{1}}), 0, "put_phase"},
+		"shard beyond shards":   {edit(t, register, map[string]any{"shard_by_group": []int{1}}), 0, "shard"},
+		"no job slots":          {edit(t, register, map[string]any{"job_slots": 0}), 0, "job_slots"},
+		"board out of range":    {edit(t, register, map[string]any{"job_board": 2}), 0, "job_board"},
+		"many descriptors":      {edit(t, register, map[string]any{"fds": 254}), 0, "descriptors"},
+		"bad namespace":         {edit(t, register, map[string]any{"namespace": kv.NamespaceSpec{}}), 0, "model"},
+	} {
+		msg, err := Decode(c.frame)
+		var bad *MalformedError
+		if !errors.As(err, &bad) {
+			t.Errorf("%s: got %v, %v, want a MalformedError", name, msg, err)
+			continue
+		}
+		if bad.Job != c.job || !strings.Contains(err.Error(), c.text) {
+			t.Errorf("%s: job %d, %q; want job %d and %q", name, bad.Job, err, c.job, c.text)
+		}
+	}
+}
+
+func TestUnknownFieldsAreIgnored(t *testing.T) {
+	got, err := Decode(edit(t, &Ping{Type: TypePing, Seq: 5}, map[string]any{"later": []int{1, 2}}))
+	if err != nil || !reflect.DeepEqual(got, &Ping{Type: TypePing, Seq: 5}) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func FuzzDecodeFrame(f *testing.F) {
+	for _, m := range messages() {
+		frame, err := AppendFrame(nil, m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(frame)
+	}
+	f.Add([]byte{0, 0, 0, 3, 0x81, 0xa1, 0x74})
+	f.Fuzz(func(t *testing.T, stream []byte) {
+		r := NewFrameReaderLimit(bytes.NewReader(stream), 1<<16)
+		for {
+			frame, err := r.Next()
+			if err != nil {
+				return
+			}
+			msg, err := Decode(frame)
+			if err != nil {
+				var bad *MalformedError
+				if !errors.As(err, &bad) {
+					t.Fatalf("an error of type %T: %v", err, err)
+				}
+				continue
+			}
+			if reg, ok := msg.(*Register); ok {
+				_ = reg.CheckGeometry() // must not panic
+			}
+			// What decodes encodes, and decodes to the same.
+			again, err := AppendFrame(nil, msg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if second, err := Decode(again[headerBytes:]); err != nil || reflect.TypeOf(second) != reflect.TypeOf(msg) {
+				t.Fatalf("again: %v, %v", second, err)
+			}
+		}
+	})
+}
