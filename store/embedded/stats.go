@@ -42,3 +42,13 @@ func (m *Master) Stats() Stats {
 	s.Namespaces = len(m.byDigest)
 	return s
 }
+
+// Counters returns the counters by name.
+func (s *Stats) Counters() map[string]uint64 {
+	return map[string]uint64{
+		"puts_granted": s.PutsGranted, "puts_existing": s.PutsExisting, "puts_no_space": s.PutsNoSpace,
+		"puts_refused": s.PutsRefused, "puts_ended": s.PutsEnded, "puts_revoked": s.PutsRevoked, "puts_void": s.PutsVoid,
+		"gets_ready": s.GetsReady, "gets_absent": s.GetsAbsent, "corrupt": s.Corrupt, "leases_refused": s.LeasesRefused,
+		"removed_evicted": s.Removed[RemovedEvicted], "removed_reset": s.Removed[RemovedReset], "removed_corrupt": s.Removed[RemovedCorrupt],
+	}
+}

@@ -1,0 +1,153 @@
+package client
+
+import (
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// segment is a segment this client has, or had, mapped.
+type segment struct {
+	info    connector.SegmentInfo
+	mapping Mapping // nil once closed
+	held    int     // references and tickets in it
+}
+
+// view is a segment's data area as it was mapped when Segments was called.
+type view []byte
+
+// Data implements store.Segment.
+func (v view) Data() []byte { return v }
+
+func (s *segment) close() error {
+	if s.mapping == nil {
+		return nil
+	}
+	err := s.mapping.Close()
+	s.mapping = nil
+	return err
+}
+
+// takeSegments maps what the master sent, unless it is mapped already.
+func (c *Client) takeSegments(infos []connector.SegmentInfo, fds []int) error {
+	if len(infos) != 1 || len(fds) != 1 {
+		for _, fd := range fds {
+			c.cfg.Edge.CloseFD(fd)
+		}
+		return fmt.Errorf("%d segments with %d descriptors; this version of the store has one", len(infos), len(fds))
+	}
+	info, fd := infos[0], fds[0]
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current >= 0 && c.segments[c.current].info.UUID == info.UUID {
+		c.cfg.Edge.CloseFD(fd)
+		return nil
+	}
+	mapping, err := c.cfg.Edge.Map(fd, info.Bytes)
+	if err != nil {
+		return fmt.Errorf("map store segment: %w", err)
+	}
+	if info.DataOffset > uint64(len(mapping.Bytes())) {
+		_ = mapping.Close()
+		return fmt.Errorf("map store segment: data offset %d of %d bytes", info.DataOffset, info.Bytes)
+	}
+	old := c.current
+	c.segments = append(c.segments, &segment{info: info, mapping: mapping})
+	c.current = len(c.segments) - 1
+	if old >= 0 {
+		c.cfg.Log.Warn("the store started empty: its segment is a new one", "segment", info.UUID)
+		c.closeIdleLocked(old)
+	}
+	return nil
+}
+
+func (c *Client) closeIdleLocked(i int) {
+	s := c.segments[i]
+	if i == c.current || s.held > 0 || s.mapping == nil {
+		return
+	}
+	if err := s.close(); err != nil {
+		c.cfg.Log.Warn("unmap an old store segment", "error", err)
+	}
+}
+
+// declaration lists what is held in the current segment.
+func (c *Client) declaration() *connector.Declare {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	d := &connector.Declare{Type: connector.TypeDeclare, Client: c.cfg.ID, UUID: c.segments[c.current].info.UUID}
+	for id, h := range c.held {
+		switch {
+		case h.segment != c.current:
+		case h.put:
+			d.Puts = append(d.Puts, id)
+		default:
+			d.Reads = append(d.Reads, id)
+		}
+	}
+	return d
+}
+
+// Segments implements store.Store.
+func (c *Client) Segments() []store.Segment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	out := make([]store.Segment, len(c.segments))
+	for i, s := range c.segments {
+		out[i] = view(nil)
+		if s.mapping != nil {
+			out[i] = view(s.mapping.Bytes()[s.info.DataOffset:])
+		}
+	}
+	return out
+}
+
+// Kept returns the master's segment for a new master to adopt; ok is false when
+// there is none. The descriptor stays the client's.
+func (c *Client) Kept() (info connector.SegmentInfo, fd int, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current < 0 || c.closed {
+		return connector.SegmentInfo{}, 0, false
+	}
+	s := c.segments[c.current]
+	return s.info, s.mapping.FD(), true
+}
+
+// hold notes references or tickets of the session; it returns false when the
+// session has ended meanwhile, so that they are the master's again.
+func (c *Client) hold(session uint64, ids []uint64, put bool) (segment int, ok bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session != session {
+		return 0, false
+	}
+	for _, id := range ids {
+		c.held[id] = holding{segment: c.current, put: put}
+	}
+	c.segments[c.current].held += len(ids)
+	return c.current, true
+}
+
+// drop forgets references or tickets, and returns those that the open session
+// has to tell the master of.
+func (c *Client) drop(ids []uint64) []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var known []uint64
+	for _, id := range ids {
+		h, ok := c.held[id]
+		if !ok {
+			continue
+		}
+		delete(c.held, id)
+		c.segments[h.segment].held--
+		if h.segment == c.current {
+			known = append(known, id)
+		} else {
+			c.closeIdleLocked(h.segment)
+		}
+	}
+	return known
+}

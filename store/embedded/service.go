@@ -1,0 +1,198 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/embedded/storepb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// maxBatch bounds the items of one call.
+const maxBatch = 1 << 20
+
+// Service answers the store's gRPC calls from a Master.
+type Service struct {
+	storepb.UnimplementedStoreServer
+	master *Master
+}
+
+// NewService returns the gRPC service of a master.
+func NewService(m *Master) *Service { return &Service{master: m} }
+
+// rpcError gives an error the code that the client branches on.
+func rpcError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, store.ErrStaleNamespace):
+		return status.Error(codes.FailedPrecondition, err.Error())
+	case errors.Is(err, ErrUnknownClient):
+		return status.Error(codes.Unauthenticated, err.Error())
+	case errors.Is(err, ErrTooManyNamespaces):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	}
+	return status.Error(codes.InvalidArgument, err.Error())
+}
+
+func sessionOf(s *storepb.Session) Session {
+	return Session{Client: s.GetClient(), Number: s.GetNumber()}
+}
+
+func namespaceOf(n *storepb.Namespace) store.Namespace {
+	return store.Namespace{ID: store.NamespaceID(n.GetId()), ResetEpoch: n.GetResetEpoch()}
+}
+
+// checkColumns tells whether the columns of a batch have one length.
+func checkColumns(hashes []byte, columns ...int) (int, error) {
+	n := len(hashes) / kv.MaxHashBytes
+	if len(hashes)%kv.MaxHashBytes != 0 || n > maxBatch {
+		return 0, status.Errorf(codes.InvalidArgument, "hashes: %d bytes; want up to %d times %d", len(hashes), maxBatch, kv.MaxHashBytes)
+	}
+	for _, c := range columns {
+		if c != n {
+			return 0, status.Errorf(codes.InvalidArgument, "a column has %d entries for %d hashes", c, n)
+		}
+	}
+	return n, nil
+}
+
+func hashAt(blob []byte, i int) kv.Hash {
+	return kv.Hash(blob[i*kv.MaxHashBytes : (i+1)*kv.MaxHashBytes])
+}
+
+// OpenNamespace implements storepb.StoreServer.
+func (s *Service) OpenNamespace(_ context.Context, r *storepb.OpenNamespaceRequest) (*storepb.OpenNamespaceReply, error) {
+	if len(r.GetSpec()) > namespaceBytes {
+		return nil, status.Errorf(codes.InvalidArgument, "namespace of %d bytes", len(r.GetSpec()))
+	}
+	spec := new(kv.NamespaceSpec)
+	if err := json.Unmarshal(r.GetSpec(), spec); err != nil {
+		return nil, rpcError(fmt.Errorf("namespace: %w", err))
+	}
+	ns, err := s.master.OpenNamespace(spec)
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	return &storepb.OpenNamespaceReply{Namespace: &storepb.Namespace{Id: uint32(ns.ID), ResetEpoch: ns.ResetEpoch}}, nil
+}
+
+// PutStart implements storepb.StoreServer.
+func (s *Service) PutStart(_ context.Context, r *storepb.PutStartRequest) (*storepb.PutStartReply, error) {
+	n, err := checkColumns(r.GetHashes(), len(r.GetGroups()), len(r.GetShards()), len(r.GetDepths()), len(r.GetParents())/kv.MaxHashBytes)
+	if err != nil {
+		return nil, err
+	}
+	items := make([]store.PutItem, n)
+	for i := range items {
+		items[i] = store.PutItem{
+			Group: r.GetGroups()[i], Shard: r.GetShards()[i], Depth: r.GetDepths()[i],
+			Hash: hashAt(r.GetHashes(), i), Parent: hashAt(r.GetParents(), i),
+		}
+	}
+	grants, err := s.master.PutStart(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), items)
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	reply := &storepb.PutStartReply{Statuses: make([]byte, n)}
+	for i, g := range grants {
+		reply.Statuses[i] = byte(g.Status)
+		if g.Status == store.PutGranted {
+			reply.Tickets = append(reply.Tickets, g.Ticket)
+			reply.Segments = append(reply.Segments, g.Place.Segment)
+			reply.Offsets = append(reply.Offsets, g.Place.Offset)
+			reply.Lengths = append(reply.Lengths, g.Place.Bytes)
+		}
+	}
+	return reply, nil
+}
+
+// PutEnd implements storepb.StoreServer.
+func (s *Service) PutEnd(_ context.Context, r *storepb.PutEndRequest) (*storepb.PutEndReply, error) {
+	if len(r.GetTickets()) != len(r.GetChecksums()) || len(r.GetTickets()) > maxBatch {
+		return nil, status.Errorf(codes.InvalidArgument, "%d tickets with %d checksums", len(r.GetTickets()), len(r.GetChecksums()))
+	}
+	commits := make([]store.PutCommit, len(r.GetTickets()))
+	for i := range commits {
+		commits[i] = store.PutCommit{Ticket: r.GetTickets()[i], Checksum: r.GetChecksums()[i]}
+	}
+	published, err := s.master.PutEnd(sessionOf(r.GetSession()), commits)
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	reply := &storepb.PutEndReply{Published: make([]byte, len(published))}
+	for i, ok := range published {
+		if ok {
+			reply.Published[i] = 1
+		}
+	}
+	return reply, nil
+}
+
+// PutRevoke implements storepb.StoreServer.
+func (s *Service) PutRevoke(_ context.Context, r *storepb.PutRevokeRequest) (*storepb.PutRevokeReply, error) {
+	return &storepb.PutRevokeReply{}, rpcError(s.master.PutRevoke(sessionOf(r.GetSession()), r.GetTickets()))
+}
+
+// Get implements storepb.StoreServer.
+func (s *Service) Get(_ context.Context, r *storepb.GetRequest) (*storepb.GetReply, error) {
+	n, err := checkColumns(r.GetHashes(), len(r.GetGroups()), len(r.GetShards()))
+	if err != nil {
+		return nil, err
+	}
+	items := make([]store.GetItem, n)
+	for i := range items {
+		items[i] = store.GetItem{Group: r.GetGroups()[i], Shard: r.GetShards()[i], Hash: hashAt(r.GetHashes(), i)}
+	}
+	results, err := s.master.Get(sessionOf(r.GetSession()), store.NamespaceID(r.GetNamespace().GetId()), items)
+	if err != nil {
+		return nil, rpcError(err)
+	}
+	reply := &storepb.GetReply{Statuses: make([]byte, n)}
+	for i, g := range results {
+		reply.Statuses[i] = byte(g.Status)
+		if g.Status == store.GetReady {
+			reply.Refs = append(reply.Refs, g.Ref)
+			reply.Segments = append(reply.Segments, g.Place.Segment)
+			reply.Offsets = append(reply.Offsets, g.Place.Offset)
+			reply.Lengths = append(reply.Lengths, g.Place.Bytes)
+			reply.Checksums = append(reply.Checksums, g.Checksum)
+			reply.Tiers = append(reply.Tiers, byte(g.Tier))
+		}
+	}
+	return reply, nil
+}
+
+// Release implements storepb.StoreServer.
+func (s *Service) Release(_ context.Context, r *storepb.ReleaseRequest) (*storepb.ReleaseReply, error) {
+	return &storepb.ReleaseReply{}, rpcError(s.master.Release(sessionOf(r.GetSession()), r.GetRefs()))
+}
+
+// ReportFailed implements storepb.StoreServer.
+func (s *Service) ReportFailed(_ context.Context, r *storepb.ReportFailedRequest) (*storepb.ReportFailedReply, error) {
+	n, err := checkColumns(r.GetHashes(), len(r.GetGroups()), len(r.GetCorrupt()))
+	if err != nil {
+		return nil, err
+	}
+	chunks := make([]store.FailedChunk, n)
+	for i := range chunks {
+		chunks[i] = store.FailedChunk{Group: r.GetGroups()[i], Hash: hashAt(r.GetHashes(), i), Corrupt: r.GetCorrupt()[i] != 0}
+	}
+	err = s.master.ReportFailed(sessionOf(r.GetSession()), store.NamespaceID(r.GetNamespace().GetId()), chunks)
+	return &storepb.ReportFailedReply{}, rpcError(err)
+}
+
+// Stats implements storepb.StoreServer.
+func (s *Service) Stats(context.Context, *storepb.StatsRequest) (*storepb.StatsReply, error) {
+	st := s.master.Stats()
+	return &storepb.StatsReply{
+		Chunks: uint64(st.Chunks), Namespaces: uint64(st.Namespaces), CapacityBytes: st.CapacityBytes,
+		LeasedBytes: st.LeasedBytes, OpenReads: uint64(st.OpenReads), OpenPuts: uint64(st.OpenPuts),
+		Clients: uint64(st.Clients), UndeclaredClients: uint64(st.Undeclared), Counters: st.Counters(),
+	}, nil
+}
