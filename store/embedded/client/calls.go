@@ -72,7 +72,7 @@ func (c *Client) PutStart(ctx context.Context, ns store.Namespace, saltTag strin
 		return nil, c.fail(session, "put_start", err)
 	}
 	granted := len(reply.GetTickets())
-	if len(reply.GetStatuses()) != len(items) || bytes.Count(reply.GetStatuses(), []byte{byte(store.PutGranted)}) != granted
+	if len(reply.GetStatuses()) != len(items) || bytes.Count(reply.GetStatuses(), []byte{byte(store.PutGranted)}) != granted ||
 		len(reply.GetSegments()) != granted || len(reply.GetOffsets()) != granted || len(reply.GetLengths()) != granted {
 		return nil, c.fail(session, "put_start", errColumns)
 	}
