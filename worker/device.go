@@ -9,9 +9,13 @@ import (
 // Device is the memory that an engine's KV cache lives in. The host device maps
 // the engine's shared memory; the cuda device maps GPU memory.
 type Device interface {
-	// Map makes a registered KV cache reachable. The descriptors belong to the
-	// callee from here on.
-	Map(reg *connector.Register, fds []int) (Mapping, error)
+	// Map makes a registered KV cache reachable. pid is the engine process as the
+	// kernel names it, whatever it says of itself. The descriptors, at the
+	// indices that the regions name, belong to the callee from here on, error or
+	// not; -1 stands for one that is another's.
+	//
+	// REQUIRES: reg has passed its checks, CheckGeometry included.
+	Map(pid int, reg *connector.Register, fds []int) (Mapping, error)
 }
 
 // Mapping is one engine rank's KV cache as the daemon sees it. It is closed the

@@ -1,0 +1,84 @@
+package hostdev
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/worker"
+)
+
+// Kinds of a region.
+const (
+	KindMemfd     = "memfd"
+	KindProcessVM = "process_vm"
+)
+
+// ErrRegion reports a region that can't be reached as it was described.
+var ErrRegion = errors.New("KV region")
+
+// Device maps KV caches in CPU memory. It has no state.
+type Device struct{}
+
+var _ worker.Device = Device{}
+
+// Map implements worker.Device.
+func (Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
+	defer closeAll(fds)
+	m := &mapping{groups: make([][]segment, len(reg.Namespace.Groups))}
+	if err := m.open(pid, reg, fds); err != nil {
+		m.unmap()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *mapping) open(pid int, reg *connector.Register, fds []int) error {
+	if err := reg.CheckGeometry(); err != nil {
+		return fmt.Errorf("%w: %w", ErrRegion, err)
+	}
+	for i, r := range reg.Regions {
+		switch r.Kind {
+		case KindMemfd:
+			if r.FD < 0 || r.FD >= len(fds) || fds[r.FD] < 0 {
+				return fmt.Errorf("%w %d: descriptor %d of %d", ErrRegion, i, r.FD, len(fds))
+			}
+			mapped, err := shm.Map(fds[r.FD], r.Bytes)
+			if err != nil {
+				return fmt.Errorf("%w %d: %w", ErrRegion, i, err)
+			}
+			m.regions = append(m.regions, region{mapped: mapped, data: mapped.Data()})
+		case KindProcessVM:
+			if m.remote == nil {
+				remote, err := openProcess(pid)
+				if err != nil {
+					return fmt.Errorf("%w %d: %w", ErrRegion, i, err)
+				}
+				m.remote = remote
+			}
+			if err := m.remote.probe(r.Address, r.Bytes); err != nil {
+				return fmt.Errorf("%w %d: %w", ErrRegion, i, err)
+			}
+			m.regions = append(m.regions, region{address: r.Address})
+		default:
+			return fmt.Errorf("%w %d: kind %.32q is not known; known kinds: %s, %s", ErrRegion, i, r.Kind, KindMemfd, KindProcessVM)
+		}
+	}
+	for _, s := range reg.Segments {
+		m.groups[s.Group] = append(m.groups[s.Group], segment{
+			region: &m.regions[s.Region], offset: s.Offset, stride: s.BlockStride, bytes: int(s.Bytes),
+		})
+	}
+	return nil
+}
+
+func closeAll(fds []int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			_ = unix.Close(fd) // Linux frees the number whatever it says
+		}
+	}
+}
