@@ -1,0 +1,179 @@
+"""What a user may write into ``kv_connector_extra_config``.
+
+The keys of vLLM's in-tree store connector keep their names and meanings, so
+that a configuration can be moved over; the rest are ours. A key that nobody
+knows is refused: a misspelt key that is silently ignored costs days.
+"""
+
+import difflib
+import logging
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+logger = logging.getLogger("vllm.mooncake_sidecar.config")
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*$", re.IGNORECASE)
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$")
+_SECONDS = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LEVELS = ("debug", "info", "warn", "error")
+
+# In-tree keys that are accepted and change nothing yet.
+_WITHOUT_EFFECT = {
+    "preferred_segment": "a shared-memory store has no segments to choose from",
+    "enable_group_semantics": "it speaks to a Mooncake cluster only",
+    "store_tp_size": "shards are rank-local",
+    "enable_store_tp_lcm": "shards are rank-local",
+    "prefill_tp_sizes": "shards are rank-local",
+    "enable_cross_layers_blocks": "the engine's own layout is used",
+    "custom_mem_pool": "the KV cache is shared with the daemon in another way",
+}
+
+
+def parse_size(value: Any, key: str) -> int:
+    """Bytes of ``4294967296``, ``"4GiB"``, ``"4GB"`` or ``"512m"``; units are powers of 1024."""
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError(f"{key} is {value!r}; write a number of bytes or a text like \"4GiB\"")
+    match = _SIZE.match(str(value))
+    if match is None:
+        raise ValueError(f"{key} is {value!r}; write a number of bytes or a text like \"4GiB\"")
+    size = int(float(match[1]) * _UNITS[match[2].upper()])
+    if size <= 0:
+        raise ValueError(f"{key} is {value!r}; it must be more than 0 bytes")
+    return size
+
+
+def parse_seconds(value: Any, key: str, least: float) -> float:
+    """Seconds of ``10``, ``2.5``, ``"90s"`` or ``"15m"``."""
+    match = None if isinstance(value, bool) else _DURATION.match(str(value))
+    if match is None:
+        raise ValueError(f"{key} is {value!r}; write seconds as a number, or a text like \"15m\"")
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not least <= seconds <= 86400 * 30:
+        raise ValueError(f"{key} is {value!r}; it must be at least {least:g} seconds")
+    return seconds
+
+
+def parse_bool(value: Any, key: str) -> bool:
+    """A JSON boolean, or the texts the in-tree connector accepts."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError(f"{key} is {value!r}; write true or false")
+
+
+def _integer(value: Any, key: str, least: int, most: int) -> int:
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{key} is {value!r}; write a whole number from {least} to {most}")
+    return value
+
+
+def _text(value: Any, key: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{key} is {value!r}; write a text")
+    return value
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parsed ``kv_connector_extra_config``."""
+
+    # In-tree keys.
+    load_async: bool = True
+    lookup_async: bool = False
+    enable_lookup: bool = True
+    save_decode_cache: bool = False
+    cache_prefix: str = ""
+    lookup_rpc_port: int = 0
+    # Ours.
+    runtime_dir: str = ""
+    """Where the sockets are; empty: the default place (``paths.runtime_dir``)."""
+    store_bytes: int = 4 << 30
+    """Size of the store a lookupd is started with, in bytes."""
+    lookup_timeout_ms: int = 50
+    """How long a synchronous lookup may hold up the scheduler."""
+    load_timeout_s: float = 10.0
+    """After this a load is cancelled; its request is recomputed once the daemon has acknowledged."""
+    store_timeout_s: float = 30.0
+    """After this a store job is cancelled."""
+    fence_kill_after_s: float = 2.0
+    """How long an autostarted daemon may leave a cancel unanswered before it is killed."""
+    autostart: bool = True
+    linger_s: float = 900.0
+    """How long autostarted daemons outlive their last engine."""
+    verify: bool = True
+    """Compare checksums on load."""
+    binaries_dir: str = ""
+    log_level: str = "info"
+    """Log level of autostarted daemons."""
+    ignored: tuple[str, ...] = field(default=())
+    """Accepted keys without effect that the user set."""
+
+
+_PARSERS: dict[str, Any] = {
+    "load_async": parse_bool,
+    "lookup_async": parse_bool,
+    "enable_lookup": parse_bool,
+    "save_decode_cache": parse_bool,
+    "cache_prefix": _text,
+    "lookup_rpc_port": lambda v, k: _integer(v, k, 0, 65535),
+    "runtime_dir": lambda v, k: os.path.expanduser(_text(v, k)),
+    "store_bytes": parse_size,
+    "lookup_timeout_ms": lambda v, k: _integer(v, k, 1, 10_000),
+    "load_timeout_s": lambda v, k: parse_seconds(v, k, 0.01),
+    "store_timeout_s": lambda v, k: parse_seconds(v, k, 0.01),
+    "fence_kill_after_s": lambda v, k: parse_seconds(v, k, 0.01),
+    "autostart": parse_bool,
+    "linger_s": lambda v, k: parse_seconds(v, k, 0),
+    "verify": parse_bool,
+    "binaries_dir": lambda v, k: os.path.expanduser(_text(v, k)),
+    "log_level": _text,
+}
+
+
+def known_keys() -> list[str]:
+    """Every key that is accepted, sorted."""
+    return sorted([*_PARSERS, *_WITHOUT_EFFECT])
+
+
+def parse(extra: Mapping[str, Any] | None) -> Settings:
+    """Check and convert the configuration.
+
+    Raises:
+        ValueError: a key is unknown (the message lists the known ones and names
+            the nearest), or a value does not fit; the message says what would.
+    """
+    extra = dict(extra or {})
+    for key in extra:
+        if key in _PARSERS or key in _WITHOUT_EFFECT:
+            continue
+        near = difflib.get_close_matches(key, known_keys(), n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"kv_connector_extra_config has the unknown key {key!r}.{hint} Known keys: {', '.join(known_keys())}"
+        )
+    values = {key: parser(extra[key], key) for key, parser in _PARSERS.items() if key in extra}
+    if values.get("load_async") is False:
+        raise ValueError(
+            "load_async is false, but this connector only loads asynchronously: "
+            "a load in the middle of a step would hold up every request. Leave the key out."
+        )
+    if values.get("log_level", "info") not in _LEVELS:
+        raise ValueError(f"log_level is {extra['log_level']!r}; write one of {', '.join(_LEVELS)}")
+    if extra.get("preferred_segment") == "":
+        raise ValueError("preferred_segment is empty; leave the key out or name a segment")
+    ignored = tuple(sorted(key for key in extra if key in _WITHOUT_EFFECT))
+    return Settings(**values, ignored=ignored)
+
+
+def warn_ignored(settings: Settings) -> None:
+    """Say once which accepted keys have no effect, and why."""
+    if settings.ignored:
+        reasons = "; ".join(f"{key}: {_WITHOUT_EFFECT[key]}" for key in settings.ignored)
+        logger.warning("kv_connector_extra_config has keys without effect here (%s)", reasons)

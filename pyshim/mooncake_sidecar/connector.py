@@ -1,0 +1,281 @@
+"""``MooncakeSidecarConnector``: the class that ``--kv-transfer-config`` names.
+
+It only wires: configuration and geometry are checked here, then every hook is
+passed to the role's object.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import vllm
+from vllm import envs
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+
+from mooncake_sidecar import config, namespace, version
+
+version.check(KVConnectorBase_V1, vllm.__version__)
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults  # noqa: E402
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes  # noqa: E402
+from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: E402
+
+from mooncake_sidecar import daemons, paths  # noqa: E402
+from mooncake_sidecar.hostmem import MemfdAllocation  # noqa: E402
+from mooncake_sidecar.layout import UnsupportedLayout  # noqa: E402
+from mooncake_sidecar.lookup import LookupClient, LookupCounters  # noqa: E402
+from mooncake_sidecar.maintainer import Maintainer  # noqa: E402
+from mooncake_sidecar.metadata import SidecarMetadata, SidecarWorkerMetadata  # noqa: E402
+from mooncake_sidecar.registrar import Registrar  # noqa: E402
+from mooncake_sidecar.registration import START_BUDGET_S, Registrant, describe  # noqa: E402
+from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
+from mooncake_sidecar.stats import SidecarStats  # noqa: E402
+from mooncake_sidecar.worker import WorkerRole  # noqa: E402
+
+logger = logging.getLogger("vllm.mooncake_sidecar.connector")
+
+# Together the engine's start may be delayed by 5 s, no more.
+_WORKER_WAITS_S = 4.0
+_SCHEDULER_WAITS_S = 1.0
+
+
+class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
+    """KV connector whose store path runs in mooncake-lookupd and mooncake-worker."""
+
+    _cache_hit_source = CacheHitSource.HOST
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        """Called by vLLM, once in the engine core (scheduler) and once in every worker.
+
+        Raises:
+            ValueError: the configuration or the model can't be served.
+        """
+        super().__init__(vllm_config, role, kv_cache_config)
+        transfer = vllm_config.kv_transfer_config
+        self._settings = config.parse(transfer.kv_connector_extra_config)
+        if transfer.kv_role == "kv_consumer" and not self._settings.enable_lookup and not self._settings.save_decode_cache:
+            logger.warning("as a consumer without lookups and without save_decode_cache the connector does nothing")
+        self._geometry = namespace.build(
+            vllm_config,
+            kv_cache_config,
+            self._settings.cache_prefix,
+            resolve_kv_cache_block_sizes(kv_cache_config, vllm_config),
+        )
+        self._engine_id = transfer.engine_id
+        self._epoch = time.time_ns()
+        self._by_block = len(kv_cache_config.kv_cache_groups) == 1
+        self._stats = SidecarStats()
+        self._scheduler: SchedulerRole | None = None
+        self._worker: WorkerRole | None = None
+        self._registrar: Registrar | None = None
+        self._maintainer: Maintainer | None = None
+        self._lookup: LookupClient | None = None
+        self._counted = LookupCounters()
+        self._allocation: MemfdAllocation | None = None
+        self._closed = False
+        if role == KVConnectorRole.SCHEDULER:
+            config.warn_ignored(self._settings)
+            self._start_scheduler()
+
+    # ---- scheduler role ----
+
+    def _start_scheduler(self) -> None:
+        settings, transfer = self._settings, self._vllm_config.kv_transfer_config
+        parallel = self._vllm_config.parallel_config
+        if transfer.kv_load_failure_policy != "recompute":
+            logger.warning(
+                "kv_load_failure_policy is %r: a request ends with an error when one of its blocks can't be loaded. "
+                'Set "kv_load_failure_policy": "recompute" in --kv-transfer-config',
+                transfer.kv_load_failure_policy,
+            )
+        self._lookup = LookupClient(settings.lookup_timeout_ms, settings.lookup_async)
+        directory = paths.runtime_dir(settings.runtime_dir)
+        wanted = [daemons.lookupd(directory, settings)]
+        self._registrar = Registrar(
+            self._lookup,
+            self._geometry.spec,
+            wanted[0].socket,
+            paths.lookup_path(
+                envs.VLLM_RPC_BASE_PATH, settings.lookup_rpc_port, parallel.data_parallel_index
+            ),
+            self._engine_id,
+            self._epoch,
+            lambda stop: daemons.ensure(wanted, directory, settings, START_BUDGET_S, stop),
+        )
+        self._scheduler = SchedulerRole(
+            self._geometry,
+            self._lookup,
+            self._registrar.release,
+            epoch=self._epoch,
+            ranks=parallel.world_size,
+            loads=settings.enable_lookup,
+            saves=transfer.is_kv_producer,
+            saves_decode=settings.save_decode_cache,
+            by_block=self._by_block,
+        )
+        self._registrar.start()
+        self._registrar.first_attempt.wait(_SCHEDULER_WAITS_S)
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """A cache: a save that is dropped is a later miss, nothing more."""
+        return False
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        self._scheduler.bind(gpu_block_pool)
+
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
+        return self._scheduler.match(request, num_computed_tokens)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        self._scheduler.allocated(request, blocks, num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        return SidecarMetadata(self._scheduler.commands(scheduler_output))
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        report = connector_output.kv_connector_worker_meta
+        if isinstance(report, SidecarWorkerMetadata):
+            self._scheduler.report(report.stores, report.failed, report.ready)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        return False, None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        # Jobs hold the blocks they read, so the request's own can go at once.
+        return False, None
+
+    def register_finished_partial_tail(
+        self, request: Any, block_ids: tuple[list[int], ...], partial_tail_offloads: list[tuple[int, int, int]]
+    ) -> bool:
+        return self._scheduler.finished_tail(request, block_ids, partial_tail_offloads)
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler.pending
+
+    def reset_cache(self) -> bool | None:
+        return self._scheduler.reset() if self._scheduler is not None else None
+
+    def take_events(self) -> Iterable[Any]:
+        return ()
+
+    # ---- worker role ----
+
+    def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
+        if self._role != KVConnectorRole.WORKER or self._vllm_config.device_config.device_type != "cpu":
+            return None
+        self._allocation = MemfdAllocation({tensor.size for tensor in self._kv_cache_config.kv_cache_tensors})
+        return self._allocation
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        from vllm.distributed import parallel_state
+
+        shared = self._allocation.regions if self._allocation is not None else []
+        if self._allocation is not None and not shared:
+            logger.warning("the KV cache was not allocated as expected: the daemon will reach into this process for it")
+        sizes = namespace.parallel_sizes(self._vllm_config)
+        ranks = namespace.Ranks(
+            sizes.tp,
+            sizes.pp,
+            sizes.pcp,
+            sizes.dcp,
+            tp_rank=parallel_state.get_tensor_model_parallel_rank(),
+            pp_rank=parallel_state.get_pp_group().rank_in_group,
+            pcp_rank=parallel_state.get_pcp_group().rank_in_group if sizes.pcp > 1 else 0,
+        )
+        world = parallel_state.get_world_group()
+        try:
+            memory = describe(kv_caches, self._kv_cache_config, shared, len(self._geometry.spec.groups))
+        except UnsupportedLayout as error:
+            logger.warning("running without the KV store: %s", error)
+            self._worker = self._make_worker(lambda: None, world.rank)
+            return
+        registrant = Registrant(
+            self._settings,
+            self._geometry,
+            ranks,
+            memory,
+            num_blocks=self._kv_cache_config.num_blocks,
+            engine_id=self._engine_id,
+            epoch=self._epoch,
+            device=f"host-{world.local_rank}",
+        )
+        self._maintainer = Maintainer(registrant.connect, "mooncake-worker")
+        self._worker = self._make_worker(self._maintainer.take, world.rank)
+        self._maintainer.start()
+        self._maintainer.first_attempt.wait(_WORKER_WAITS_S)
+
+    def _make_worker(self, take_link: Any, rank: int) -> WorkerRole:
+        return WorkerRole(take_link, rank=rank, by_block=self._by_block, count=self._stats.add)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        if (metadata := self._step()) is not None:
+            self._worker.start_loads(metadata.commands)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        return  # loads end between steps
+
+    def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
+        return  # whole steps are saved
+
+    def wait_for_save(self) -> None:
+        if (metadata := self._step()) is not None:
+            self._worker.start_stores(metadata.commands)
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return None, self.get_transfer_results(finished_req_ids).finished_recving or None
+
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
+        if self._worker is None:
+            return KVConnectorTransferResults()
+        found = self._worker.poll()
+        return KVConnectorTransferResults(set(), found.received, found.failed)
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return self._worker.take_bad_blocks() if self._worker is not None else set()
+
+    def build_connector_worker_meta(self) -> SidecarWorkerMetadata | None:
+        report = self._worker.take_report() if self._worker is not None else None
+        return SidecarWorkerMetadata(*report) if report is not None else None
+
+    def _step(self) -> SidecarMetadata | None:
+        metadata = self._connector_metadata
+        return metadata if isinstance(metadata, SidecarMetadata) and self._worker is not None else None
+
+    # ---- both ----
+
+    def get_kv_connector_stats(self) -> SidecarStats | None:
+        if self._lookup is not None:
+            for name in ("lookups", "timeouts", "skipped", "malformed"):
+                now = getattr(self._lookup.counters, name)
+                if grown := now - getattr(self._counted, name):
+                    self._stats.add(f"lookup_{name}" if name != "lookups" else name, grown)
+                    setattr(self._counted, name, now)
+        return self._stats.take()
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> SidecarStats:
+        return SidecarStats(data)
+
+    def shutdown(self) -> None:
+        """End threads and sessions; the daemons see EOF."""
+        if getattr(self, "_closed", True):
+            return
+        self._closed = True
+        if self._maintainer is not None:
+            self._maintainer.stop()
+        if self._worker is not None:
+            self._worker.close()
+        if self._registrar is not None:
+            self._registrar.stop()
+        if self._lookup is not None:
+            self._lookup.close()

@@ -1,0 +1,92 @@
+"""KV memory of a CPU engine in a memfd, so that the daemon can map it.
+
+vLLM's CPU worker allocates the whole KV cache with one ``torch.zeros`` call, and
+lets the connector put a context around it. Inside the context that one call is
+answered with a tensor over a sealed memfd; every other call goes through.
+"""
+
+import logging
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake_sidecar.board import sealed_memfd
+
+logger = logging.getLogger("vllm.mooncake_sidecar.hostmem")
+
+
+@dataclass
+class HostRegion:
+    """One memfd and where this process maps it.
+
+    The mapping lives as long as the process: tensors point into it.
+    """
+
+    fd: int
+    address: int
+    size: int
+
+
+class MemfdAllocation(AbstractContextManager["MemfdAllocation"]):
+    """Answers ``torch.zeros(size, dtype=int8)`` on the CPU from a memfd.
+
+    Only one dimension, exactly ``size`` elements, int8, CPU, no other options:
+    the narrow match keeps every other allocation untouched. When nothing
+    matched (a later vLLM allocates differently), ``region`` stays None and the
+    daemon reaches the memory through the kernel instead.
+    """
+
+    def __init__(self, sizes: set[int]) -> None:
+        self._sizes = sizes
+        self._original: Callable[..., Any] | None = None
+        self.regions: list[HostRegion] = []
+
+    def __enter__(self) -> "MemfdAllocation":
+        import torch
+
+        original = torch.zeros
+        self._original = original
+
+        def zeros(*args: Any, **kwargs: Any) -> Any:
+            if (size := self._match(torch, args, kwargs)) is None:
+                return original(*args, **kwargs)
+            try:
+                return self._allocate(torch, size)
+            except OSError as error:
+                logger.warning("no shared memory of %d bytes for the KV cache (%s): allocating it privately", size, error)
+                return original(*args, **kwargs)
+
+        torch.zeros = zeros
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        import torch
+
+        torch.zeros = self._original
+
+    def _match(self, torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        if len(args) != 1 or not set(kwargs) <= {"dtype", "device"}:
+            return None
+        size = args[0]
+        if isinstance(size, (tuple, list)) and len(size) == 1:
+            size = size[0]
+        if not isinstance(size, int) or size not in self._sizes:
+            return None
+        if kwargs.get("dtype") is not torch.int8 or torch.device(kwargs.get("device") or "cpu").type != "cpu":
+            return None
+        return size
+
+    def _allocate(self, torch: Any, size: int) -> Any:
+        fd = sealed_memfd("mooncake-sidecar-kv", size)
+        try:
+            mapping = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except (OSError, ValueError) as error:
+            os.close(fd)
+            raise OSError(str(error)) from error
+        # The tensor holds the mapping; a memfd starts as zeros.
+        tensor = torch.frombuffer(mapping, dtype=torch.int8)
+        self.regions.append(HostRegion(fd, tensor.data_ptr(), size))
+        return tensor

@@ -1,0 +1,160 @@
+"""Building job frames, and what travels inside vLLM's step metadata.
+
+The scheduler packs complete frames; a worker only passes the bytes on. Blocks
+and hashes are turned into bytes by library calls, never by a Python loop.
+"""
+
+import hashlib
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.frames import pack
+
+_BLOCK_ID = "I"
+if array(_BLOCK_ID).itemsize != 4:  # pragma: no cover - no such platform is known
+    raise ImportError("this platform's unsigned int is not 32 bits wide")
+
+
+def block_bytes(ids: Sequence[int]) -> bytes:
+    """Block ids as little-endian u32 (every platform vLLM runs on is little-endian)."""
+    return array(_BLOCK_ID, ids).tobytes()
+
+
+def block_ids(data: bytes) -> list[int]:
+    """The ids in ``block_bytes``' format; trailing bytes that make no id are dropped."""
+    ids = array(_BLOCK_ID)
+    ids.frombytes(data[: len(data) & ~3])
+    return ids.tolist()
+
+
+@dataclass(slots=True)
+class JobCommand:
+    """One job for every rank: the frame to pass on and what to do if it fails."""
+
+    job: int
+    request: str
+    frame: bytes
+    suspects: bytes = b""
+    """Blocks (u32) that a failed load leaves without valid bytes; empty where
+    failures are reported by request."""
+
+
+@dataclass(slots=True)
+class StepCommands:
+    """The content of a step's metadata."""
+
+    loads: list[JobCommand] = field(default_factory=list)
+    stores: list[JobCommand] = field(default_factory=list)
+    finished: list[str] = field(default_factory=list)
+    preempted: list[str] = field(default_factory=list)
+
+
+def controls(params: Mapping[str, Any] | None) -> msg.Controls | None:
+    """Per-request wishes of ``kv_transfer_params``; what is not a whole number of at least 0 is no wish."""
+    if not params:
+        return None
+    found = {
+        name: value
+        for name in ("max_load_tokens", "max_offload_tokens")
+        if isinstance(value := params.get(name), int) and not isinstance(value, bool) and value >= 0
+    }
+    return msg.Controls(**found) if found else None
+
+
+def salt_tag(cache_salt: str | None) -> str:
+    """A short digest of a request's cache salt, for quotas and scoped removal; the salt itself stays here."""
+    return hashlib.sha256(cache_salt.encode()).hexdigest()[:16] if cache_salt else ""
+
+
+def hash_blob(hashes: Sequence[bytes], count: int) -> tuple[int, bytes]:
+    """(length of one hash, the first ``count`` hashes back to back); (0, empty) without hashes."""
+    if not hashes or count <= 0:
+        return 0, b""
+    return len(hashes[0]), b"".join(hashes[:count] if count < len(hashes) else hashes)
+
+
+@dataclass(slots=True)
+class StoreRequest:
+    """What a store job says, in the scheduler's terms; see ``connector.StoreJob``."""
+
+    request: Any
+    token_len: int
+    completed: int
+    prefill_end: int
+    tables: Sequence[Sequence[int]]
+    boundary_puts: list[tuple[int, int, int]]
+
+
+def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, block_tokens: Sequence[int]) -> bytes:
+    """The frame of a store job. Tables and hashes are cut to what the job can read."""
+    request = what.request
+    reach = max([what.token_len, *(tokens for _, _, tokens in what.boundary_puts)])
+    hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens))
+    return pack(
+        msg.encode(
+            msg.StoreJob(
+                job=job,
+                epoch=epoch,
+                req=request.request_id,
+                token_len=what.token_len,
+                completed=what.completed,
+                prompt_len=request.num_prompt_tokens,
+                prefill_end=what.prefill_end,
+                hash_len=hash_len,
+                hashes=blob,
+                blocks=[
+                    block_bytes(table[: -(-what.token_len // tokens)])
+                    for table, tokens in zip(what.tables, block_tokens, strict=True)
+                ],
+                event=-1,
+                boundary_puts=what.boundary_puts,
+                salt_tag=salt_tag(request.cache_salt),
+                controls=controls(request.kv_transfer_params),
+            )
+        )
+    )
+
+
+def load_frame(
+    job: int,
+    epoch: int,
+    request: Any,
+    token_len: int,
+    local_tokens: int,
+    tables: Sequence[Sequence[int]],
+    tails: Sequence[tuple[int, int]],
+    hash_tokens: int,
+    block_tokens: Sequence[int],
+) -> bytes:
+    """The frame of a load job.
+
+    Args:
+        token_len: length of the hit in tokens, of which ``local_tokens`` are in the engine.
+        tables: block table by store group.
+        tails: the lookup's (store group, boundary tokens) pairs.
+    """
+    reach = max([token_len, *(tokens for _, tokens in tails)])
+    hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens))
+    return pack(
+        msg.encode(
+            msg.LoadJob(
+                job=job,
+                epoch=epoch,
+                req=request.request_id,
+                token_len=token_len,
+                local_tokens=local_tokens,
+                hash_len=hash_len,
+                hashes=blob,
+                blocks=[
+                    block_bytes(table[: -(-token_len // tokens)])
+                    for table, tokens in zip(tables, block_tokens, strict=True)
+                ],
+                tails=list(tails),
+                salt_tag=salt_tag(request.cache_salt),
+                controls=controls(request.kv_transfer_params),
+            )
+        )
+    )

@@ -1,0 +1,312 @@
+"""A registered session with mooncake-worker: jobs out, results in, and the fence.
+
+Used by vLLM's worker thread only, from inside the connector's hooks; nothing
+here blocks. A job that was accepted has exactly one outcome, and the outcome
+comes only when the daemon can't touch the job's blocks any more: after its
+result, or after the daemon process is dead for certain (pidfd). Between a
+deadline and that moment the job is *cancelled but unfenced*, and the engine
+keeps its blocks out of use.
+"""
+
+import logging
+import os
+import socket
+from collections import deque
+from dataclasses import dataclass
+
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.board import JobBoard
+from mooncake_sidecar.frames import FrameError, pack
+from mooncake_sidecar.session import Session, kill_process, process_ended
+
+logger = logging.getLogger("vllm.mooncake_sidecar.link")
+
+MAX_OUTGOING_BYTES = 64 << 20
+_RECEIVE_BYTES = 1 << 18
+_PING_EVERY_S = 0.5
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Deadlines of a link, in seconds."""
+
+    load_s: float = 10.0
+    store_s: float = 30.0
+    kill_after_s: float = 2.0
+
+
+@dataclass(slots=True)
+class Job:
+    """A job that the daemon may be working on."""
+
+    job: int
+    kind: str
+    request: str
+    sent_at: float
+    deadline: float
+    cancelled_at: float = 0.0
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """The end of a job. ``status`` is the daemon's, or ``failed`` if it died."""
+
+    job: int
+    kind: str
+    request: str
+    status: str
+    failed: bytes
+    bytes: int = 0
+    chunks: int = 0
+    seconds: float = 0.0
+
+
+class Link:
+    """INVARIANT: a job is in ``_jobs`` from its submission until its outcome is
+    in ``_outcomes``, and its word on the board is armed or cancelled meanwhile."""
+
+    def __init__(self, session: Session, board: JobBoard, limits: Limits, store_ready: bool) -> None:
+        session.sock.setblocking(False)
+        self._session = session
+        self._sock: socket.socket | None = session.sock
+        self._board = board
+        self._limits = limits
+        self.store_ready = store_ready
+        self._jobs: dict[int, Job] = {}
+        self._by_deadline = {msg.KIND_LOAD: deque[Job](), msg.KIND_STORE: deque[Job]()}
+        self._unfenced: dict[int, Job] = {}
+        self._outcomes: list[Outcome] = []
+        self._outgoing: deque[memoryview] = deque()
+        self._outgoing_bytes = 0
+        self._ended_at = 0.0
+        self._killed = False
+        self._dead = False
+        self._asked_at = 0.0
+        self._pings = 0
+        self._complained = False
+
+    @property
+    def connected(self) -> bool:
+        """The session stands, as far as is known."""
+        return self._sock is not None
+
+    @property
+    def healthy(self) -> bool:
+        """The daemon answers: jobs may be given to it."""
+        return self._sock is not None and not self._unfenced and self._outgoing_bytes < MAX_OUTGOING_BYTES
+
+    @property
+    def idle(self) -> bool:
+        """No job is unanswered."""
+        return not self._jobs
+
+    @property
+    def done(self) -> bool:
+        """The session has ended and nothing of it is left."""
+        return self._sock is None and not self._jobs and not self._outcomes
+
+    def submit(self, job: int, kind: str, request: str, frame: bytes, now: float) -> bool:
+        """Give a job to the daemon.
+
+        Returns:
+            False when it was not taken: the daemon will never hear of it, so it
+            needs no fence.
+        """
+        if not self.healthy or len(frame) + self._outgoing_bytes > MAX_OUTGOING_BYTES:
+            return False
+        if not self._board.arm(job):
+            return False
+        limit = self._limits.load_s if kind == msg.KIND_LOAD else self._limits.store_s
+        entry = Job(job, kind, request, now, now + limit)
+        self._jobs[job] = entry
+        self._by_deadline[kind].append(entry)
+        self._enqueue(frame)
+        return True
+
+    def notify(self, message: msg._Message) -> None:
+        """Send a message that has no answer; it is dropped when the daemon does not read."""
+        if self.healthy:
+            self._enqueue(pack(msg.encode(message)))
+
+    def pump(self, now: float) -> list[Outcome]:
+        """Send and receive what is possible, enforce the deadlines, return what has ended."""
+        if self._sock is not None:
+            self._flush(now)
+        if self._sock is not None:
+            self._receive(now)
+        if self._jobs:
+            self._expire(now)
+            self._fence(now)
+        if self._sock is not None:
+            if not self.store_ready and now - self._asked_at >= _PING_EVERY_S:
+                self._ping(now)
+            self._flush(now)
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    def close(self) -> None:
+        """End the session. The daemon sees EOF and stops every copy at its next batch."""
+        for job in self._jobs:
+            self._board.cancel(job)
+        self._disconnect()
+        self._session.close()
+        self._board.close()
+
+    def _enqueue(self, frame: bytes) -> None:
+        self._outgoing.append(memoryview(frame))
+        self._outgoing_bytes += len(frame)
+
+    def _flush(self, now: float) -> None:
+        while self._outgoing:
+            view = self._outgoing[0]
+            try:
+                sent = self._sock.send(view)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._end(f"send: {error.strerror or error}", now)
+                return
+            self._outgoing_bytes -= sent
+            if sent == len(view):
+                self._outgoing.popleft()
+            else:
+                self._outgoing[0] = view[sent:]
+
+    def _receive(self, now: float) -> None:
+        """Take in everything the socket holds; an end of the session is noticed here."""
+        while True:
+            try:
+                data = self._sock.recv(_RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._end(f"receive: {error.strerror or error}", now)
+                return
+            if not data:
+                self._end("the daemon ended the session", now)
+                return
+            try:
+                for body in self._session.reader.feed(data):
+                    self._take(msg.decode(body), now)
+            except (FrameError, ValueError) as error:
+                self._end(str(error), now)
+                return
+            if len(data) < _RECEIVE_BYTES:
+                return
+
+    def _take(self, message: msg.Incoming | msg.Unknown, now: float) -> None:
+        if isinstance(message, msg.Result):
+            entry = self._jobs.get(message.job)
+            if entry is None:
+                return  # answered before, by an error that named it
+            if message.status != msg.STATUS_OK:
+                self._ping(now)  # perhaps the store has gone
+            self._settle(entry, message.status or msg.STATUS_FAILED, message.failed or b"", now, message)
+        elif isinstance(message, msg.Pong):
+            self.store_ready = message.store_ready
+        elif isinstance(message, msg.Error):
+            logger.warning("mooncake-worker: %s [%s]", message.message, message.code)
+            if (entry := self._jobs.get(message.job)) is not None:
+                self._settle(entry, msg.STATUS_FAILED, b"", now)
+        elif not self._complained:
+            self._complained = True
+            logger.warning("mooncake-worker sent a message that this shim does not know: %r", message)
+
+    def _settle(self, entry: Job, status: str, failed: bytes, now: float, result: msg.Result | None = None) -> None:
+        del self._jobs[entry.job]
+        self._unfenced.pop(entry.job, None)
+        self._board.release(entry.job)
+        self._outcomes.append(
+            Outcome(
+                entry.job,
+                entry.kind,
+                entry.request,
+                status,
+                failed,
+                result.bytes if result else 0,
+                result.chunks if result else 0,
+                now - entry.sent_at,
+            )
+        )
+
+    def _expire(self, now: float) -> None:
+        """Cancel jobs whose deadline has passed. Each kind's deadlines are in order of submission."""
+        late = []
+        for queue in self._by_deadline.values():
+            while queue and (queue[0].job not in self._jobs or queue[0].deadline <= now):
+                entry = queue.popleft()
+                if entry.job in self._jobs and not entry.cancelled_at:
+                    late.append(entry)
+        if late:
+            self._cancel(late, now)
+            if self._sock is not None:
+                logger.warning(
+                    "mooncake-worker did not finish %d job(s) in time (%s %d, request %s, is the oldest): cancelled",
+                    len(late),
+                    late[0].kind,
+                    late[0].job,
+                    late[0].request,
+                )
+                self._enqueue(pack(msg.encode(msg.Cancel([entry.job for entry in late]))))
+
+    def _cancel(self, entries: list[Job], now: float) -> None:
+        for entry in entries:
+            self._board.cancel(entry.job)
+            entry.cancelled_at = now
+            self._unfenced[entry.job] = entry
+
+    def _end(self, reason: str, now: float) -> None:
+        """The session is over. That is not the end of the process: what it may still write is fenced."""
+        logger.warning("session with mooncake-worker (pid %d) is over: %s", self._session.pid, reason)
+        self._ended_at = now
+        self._disconnect()
+        self._cancel([entry for entry in self._jobs.values() if not entry.cancelled_at], now)
+
+    def _disconnect(self) -> None:
+        if self._sock is not None:
+            try:
+                # Also wakes the maintainer, which watches a duplicate of the socket.
+                self._sock.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the peer was first
+            self._sock.close()
+            self._sock = None
+            self._outgoing.clear()
+            self._outgoing_bytes = 0
+
+    def _fence(self, now: float) -> None:
+        """Settle unfenced jobs if the daemon is dead; kill an own daemon that does not answer."""
+        if not self._unfenced:
+            return
+        pidfd = self._session.pidfd
+        if pidfd < 0:
+            return
+        if process_ended(pidfd):
+            if self._sock is not None:
+                # Its last results may be in the socket still, and EOF is behind them.
+                self._receive(now)
+                if self._sock is not None:
+                    self._end("the daemon died", now)
+            for entry in list(self._jobs.values()):
+                self._settle(entry, msg.STATUS_FAILED, b"", now)
+            return
+        oldest = next(iter(self._unfenced.values())).cancelled_at
+        if self._session.welcome.autostarted and not self._killed and now - oldest >= self._limits.kill_after_s:
+            self._killed = True
+            logger.error(
+                "mooncake-worker (pid %d) left a cancel unanswered for %.1f s: killing it; a new one will be started",
+                self._session.pid,
+                now - oldest,
+            )
+            kill_process(pidfd)
+
+    def _ping(self, now: float) -> None:
+        if self._sock is not None and now - self._asked_at >= _PING_EVERY_S:
+            self._asked_at = now
+            self._pings += 1
+            self._enqueue(pack(msg.encode(msg.Ping(self._pings))))
+
+    def watch_descriptors(self) -> tuple[int, int]:
+        """Duplicates of the socket and the pidfd (-1: none) for another thread to wait on and close."""
+        pidfd = self._session.pidfd
+        return os.dup(self._session.sock.fileno()), os.dup(pidfd) if pidfd >= 0 else -1

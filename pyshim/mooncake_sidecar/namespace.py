@@ -1,0 +1,230 @@
+"""What makes KV bytes interchangeable between engines, and a rank's share of a chunk.
+
+The scheduler and every worker build the same ``NamespaceSpec`` from the same
+configuration, so that lookups and jobs speak of the same chunks.
+"""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake_sidecar import layout
+from mooncake_sidecar.messages import GroupSpec, NamespaceSpec
+
+# Exact class name of vLLM's specs -> our kind. Subclasses may have rules of
+# their own, so nothing is derived from inheritance.
+_KINDS = {
+    "FullAttentionSpec": "full_attention",
+    "MLAAttentionSpec": "mla_attention",
+    "HiddenStateCacheSpec": "hidden_state",
+    "RSWASpec": "rswa",
+    "SinkFullAttentionSpec": "sink_full_attention",
+    "SlidingWindowSpec": "sliding_window",
+    "SlidingWindowMLASpec": "sliding_window_mla",
+    "ChunkedLocalAttentionSpec": "chunked_local_attention",
+    "MambaSpec": "mamba_align",
+}
+_HASH_BYTES = {"sha256": 32, "sha256_cbor": 32, "xxhash": 16, "xxhash_cbor": 16}
+_REPLICATED = {"mla_attention", "sliding_window_mla"}
+
+
+def unwrap(spec: Any) -> Any:
+    """The spec that decides: of a uniform group the first layer's."""
+    inner = getattr(spec, "kv_cache_specs", None)
+    return next(iter(inner.values())) if inner else spec
+
+
+def kind_of(spec: Any) -> str:
+    """Our name of a spec's kind.
+
+    Raises:
+        ValueError: a kind without known hit rules; the message names it.
+    """
+    name = type(spec).__name__
+    if name not in _KINDS:
+        raise ValueError(
+            f"the model has a KV-cache group of kind {name}, which mooncake_sidecar can't store "
+            f"(it knows {', '.join(sorted(_KINDS))})"
+        )
+    if name == "MambaSpec" and spec.mamba_cache_mode != "align":
+        raise ValueError(
+            f"mamba_cache_mode is {spec.mamba_cache_mode!r}; only 'align' has states that can be hit. "
+            "Start vLLM with --mamba-cache-mode align"
+        )
+    return _KINDS[name]
+
+
+def fingerprint(model: str) -> str:
+    """Digest over names, sizes and modification times of a local checkpoint's files; empty for a hub name.
+
+    It tells two checkpoints apart that were put at the same path.
+    """
+    if not os.path.isdir(model):
+        return ""
+    digest = hashlib.sha256()
+    with os.scandir(model) as entries:
+        for entry in sorted(entries, key=lambda e: e.name):
+            if entry.name.endswith((".safetensors", ".bin")) or entry.name == "config.json":
+                info = entry.stat()
+                digest.update(f"{entry.name}\0{info.st_size}\0{info.st_mtime_ns}\0".encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Parallel sizes and this rank's place in them (the scheduler has no place: 0)."""
+
+    tp: int
+    pp: int
+    pcp: int
+    dcp: int
+    tp_rank: int = 0
+    pp_rank: int = 0
+    pcp_rank: int = 0
+
+
+def parallel_sizes(vllm_config: Any) -> Ranks:
+    """The sizes from the configuration; the rank's place is left at 0."""
+    parallel = vllm_config.parallel_config
+    return Ranks(
+        tp=parallel.tensor_parallel_size,
+        pp=parallel.pipeline_parallel_size,
+        pcp=getattr(parallel, "prefill_context_parallel_size", 1),
+        dcp=getattr(parallel, "decode_context_parallel_size", 1),
+    )
+
+
+def replication(spec: Any, kind: str, ranks: Ranks, kv_heads: int) -> int:
+    """How many consecutive TP ranks hold byte-identical shards of a group.
+
+    The in-tree connector's factor: none with DCP or recurrent state, all ranks
+    for latent attention, else the ranks that share a KV head.
+    """
+    if ranks.dcp > 1:
+        return 1
+    inner = getattr(spec, "kv_cache_specs", None)
+    kinds = {kind_of(s) for s in inner.values()} if inner else {kind}
+    if "mamba_align" in kinds:
+        return 1
+    if kinds <= _REPLICATED:
+        return ranks.tp
+    return max(1, ranks.tp // kv_heads)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Everything both roles derive from the engine's configuration."""
+
+    spec: NamespaceSpec
+    store_group_ids: tuple[int, ...]
+    """Store group -> the engine's group id."""
+    replication: tuple[int, ...]
+    """By store group: consecutive TP ranks with identical shards."""
+
+    @property
+    def block_tokens(self) -> list[int]:
+        """By store group: tokens of one block."""
+        return [group.block_tokens for group in self.spec.groups]
+
+    @property
+    def mamba_groups(self) -> frozenset[int]:
+        """Store groups with recurrent state."""
+        return frozenset(i for i, g in enumerate(self.spec.groups) if g.kind == "mamba_align")
+
+    @property
+    def fine(self) -> bool:
+        """Whether hits may end inside a scheduler block."""
+        return 0 < self.spec.hit_alignment_tokens < self.spec.scheduler_block_tokens
+
+    def shares(self, ranks: Ranks) -> tuple[list[int], list[int], list[int]]:
+        """(shard number, put stride, put phase) of a rank by store group.
+
+        Ranks with identical shards take turns by chunk index, as in-tree ranks do.
+        """
+        shards, strides, phases = [], [], []
+        for group, factor in enumerate(self.replication):
+            columns = ranks.tp // factor
+            place = (ranks.pp_rank * ranks.pcp + ranks.pcp_rank) * columns + ranks.tp_rank // factor
+            shards.append(place)
+            strides.append(factor)
+            phases.append((ranks.tp_rank + group) % factor)
+        return shards, strides, phases
+
+
+def build(vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes: tuple[int, int]) -> Geometry:
+    """Describe the engine.
+
+    Args:
+        block_sizes: (scheduler block, hash block) in tokens, as vLLM's
+            ``resolve_kv_cache_block_sizes`` gives them.
+
+    Raises:
+        ValueError: the model or its configuration can't be served; the message says why.
+    """
+    ranks = parallel_sizes(vllm_config)
+    group_ids = tuple(kv_cache_config.prefix_cacheable_group_ids)
+    if not group_ids:
+        raise ValueError("the model has no KV-cache group that can be hit by prefix: nothing can be stored")
+    if len(group_ids) > 1 and ranks.pcp > 1:
+        raise ValueError("prefill context parallelism with several KV-cache groups is not supported")
+    cache, model = vllm_config.cache_config, vllm_config.model_config
+    algorithm = cache.prefix_caching_hash_algo
+    if algorithm not in _HASH_BYTES:
+        raise ValueError(f"prefix_caching_hash_algo {algorithm!r} is not known (known: {', '.join(_HASH_BYTES)})")
+    kv_heads = model.get_total_num_kv_heads()
+    page = layout.shard_bytes(kv_cache_config)
+    groups, factors, dtypes = [], [], []
+    for group_id in group_ids:
+        group = kv_cache_config.kv_cache_groups[group_id]
+        spec = unwrap(group.kv_cache_spec)
+        kind = kind_of(spec)
+        factor = replication(group.kv_cache_spec, kind, ranks, kv_heads)
+        factors.append(factor)
+        dtypes.append(_dtype(spec))
+        groups.append(
+            GroupSpec(
+                kind=kind,
+                block_tokens=spec.block_size * (ranks.dcp if spec.dcp_sharded else 1),
+                window_tokens=_window(spec, kind),
+                eagle=bool(group.is_eagle_group),
+                identity=hashlib.sha256(repr(spec).encode()).hexdigest()[:32],
+                shard_bytes=page,
+                shards=ranks.tp // factor * ranks.pcp * ranks.pp,
+            )
+        )
+    speculative = vllm_config.speculative_config
+    retention = getattr(kv_cache_config, "prefix_cache_retention_interval", None)
+    dtype = dtypes[0] if cache.cache_dtype == "auto" else f"{dtypes[0]}/{cache.cache_dtype}"
+    spec = NamespaceSpec(
+        model=model.model,
+        revision=model.revision or "",
+        fingerprint=fingerprint(model.model),
+        cache_prefix=cache_prefix,
+        dtype=dtype,
+        layout=f"{kv_cache_config.kv_cache_layout or 'default'}/rank_local",
+        hash_algorithm=algorithm,
+        hash_bytes=_HASH_BYTES[algorithm],
+        hash_block_tokens=block_sizes[1],
+        scheduler_block_tokens=block_sizes[0],
+        hit_alignment_tokens=kv_cache_config.cache_hit_alignment_tokens or 0,
+        use_eagle=speculative is not None and speculative.use_eagle_block_drop(),
+        retention_tokens=-1 if retention is None else retention,
+        tp=ranks.tp,
+        pp=ranks.pp,
+        pcp=ranks.pcp,
+        dcp=ranks.dcp,
+        groups=groups,
+    )
+    return Geometry(spec, group_ids, tuple(factors))
+
+
+def _window(spec: Any, kind: str) -> int:
+    if kind in ("sliding_window", "sliding_window_mla"):
+        return spec.sliding_window
+    return spec.attention_chunk_size if kind == "chunked_local_attention" else 0
+
+
+def _dtype(spec: Any) -> str:
+    dtypes = getattr(spec, "dtypes", None) or (spec.dtype,)
+    return "+".join(str(dtype).removeprefix("torch.") for dtype in dtypes)

@@ -1,0 +1,114 @@
+"""Holding blocks while a store job may read them.
+
+A store job outlives the step that made it, and may outlive its request. Each
+block it may read carries one reference of the connector's from the first such
+job until every rank has acknowledged the last one.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+NULL_BLOCK = 0
+
+
+class PinSet:
+    """The blocks held for one run of a request (from its start or resumption).
+
+    INVARIANT: every block in ``held`` or ``leaving`` carries exactly one
+    reference for each time it stands there; without outstanding jobs both are empty.
+    """
+
+    __slots__ = ("held", "jobs", "leaving", "tables")
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, None] = {}
+        """Outstanding jobs, oldest first."""
+        self.tables: list[Sequence[int]] = []
+        """The block tables at the last job, by store group."""
+        self.held: dict[int, None] = {}
+        self.leaving: deque[tuple[int, list[int]]] = deque()
+        """(last job that may read them, blocks) that have left the table since."""
+
+
+class PinLedger:
+    """All references that jobs hold. Used by the scheduler's thread only."""
+
+    def __init__(self, ranks: int) -> None:
+        self._ranks = ranks
+        self._pool: Any = None
+        self._jobs: dict[int, tuple[PinSet, int]] = {}
+
+    def bind(self, pool: Any) -> None:
+        """Set vLLM's block pool, before the first job."""
+        self._pool = pool
+
+    def __len__(self) -> int:
+        """Jobs that some rank has not acknowledged."""
+        return len(self._jobs)
+
+    def take(self, pins: PinSet, job: int, tables: Sequence[Sequence[int]], extra: Iterable[int] = ()) -> None:
+        """Hold, for ``job``, every non-null block of ``tables`` and ``extra``.
+
+        Cost is that of the blocks that are new since the request's last
+        outstanding job, as long as tables only grow.
+        """
+        fresh = self._grown(pins, tables)
+        if fresh is None:
+            fresh = self._changed(pins, tables)
+        pins.tables = tables
+        pins.jobs[job] = None
+        self._jobs[job] = (pins, self._ranks)
+        new = dict.fromkeys(chain(fresh, extra))
+        new.pop(NULL_BLOCK, None)
+        new = {block: None for block in new if block not in pins.held}
+        if new:
+            pins.held.update(new)
+            self._pool.touch(list(map(self._pool.blocks.__getitem__, new)))
+
+    def acknowledge(self, job: int, ranks: int = 1) -> None:
+        """``ranks`` more ranks are through with the job. An unknown job is ignored."""
+        entry = self._jobs.get(job)
+        if entry is None:
+            return
+        pins, left = entry
+        if left > ranks:
+            self._jobs[job] = (pins, left - ranks)
+            return
+        del self._jobs[job]
+        del pins.jobs[job]
+        oldest = next(iter(pins.jobs), None)
+        while pins.leaving and (oldest is None or pins.leaving[0][0] < oldest):
+            self._free(pins.leaving.popleft()[1])
+        if oldest is None:
+            held = list(pins.held)
+            pins.held.clear()
+            pins.tables = []
+            self._free(held)
+
+    def _grown(self, pins: PinSet, tables: Sequence[Sequence[int]]) -> list[int] | None:
+        """The new ends of the tables, None if they changed otherwise."""
+        if not pins.tables:
+            return list(chain.from_iterable(tables))
+        fresh: list[int] = []
+        for before, now in zip(pins.tables, tables, strict=True):
+            if now[: len(before)] != before:
+                return None
+            fresh += now[len(before) :]
+        return fresh
+
+    def _changed(self, pins: PinSet, tables: Sequence[Sequence[int]]) -> list[int]:
+        """Tables lost blocks (a window moved on, a block was copied): let those go with their last job."""
+        current = dict.fromkeys(chain.from_iterable(tables))
+        gone = [block for block in pins.held if block not in current]
+        if gone:
+            for block in gone:
+                del pins.held[block]
+            pins.leaving.append((next(reversed(pins.jobs)), gone))
+        return list(current)
+
+    def _free(self, blocks: list[int]) -> None:
+        if blocks:
+            # Last first, as vLLM frees: the shared beginning of a prefix is to be evicted last.
+            self._pool.free_blocks(list(map(self._pool.blocks.__getitem__, reversed(blocks))))

@@ -1,0 +1,185 @@
+"""The scheduler role's background thread: registers the engine with mooncake-lookupd.
+
+Registered and pinged, the lookup client is up. The thread then watches the
+session, passes on the release of finished requests' leases, and pings while the
+client is down.
+"""
+
+import logging
+import os
+import random
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar import paths
+from mooncake_sidecar.lookup import LookupClient
+from mooncake_sidecar.session import Session, SessionError, open_session
+
+logger = logging.getLogger("vllm.mooncake_sidecar.registrar")
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 2.0
+_ANSWER_S = 2.0
+_MAX_RELEASES = 1 << 16
+
+
+class Registrar:
+    """Owns one thread. ``stop`` ends it and waits."""
+
+    def __init__(
+        self,
+        client: LookupClient,
+        spec: msg.NamespaceSpec,
+        socket_path: str,
+        lookup_path: str,
+        engine_id: str,
+        epoch: int,
+        prepare: Callable[[threading.Event], None],
+    ) -> None:
+        """Args:
+        socket_path: lookupd's session socket.
+        lookup_path: the lookup socket the engine would like.
+        prepare: makes lookupd be there (autostart); raises when it can't.
+        """
+        self._client = client
+        self._spec = spec
+        self._socket_path = socket_path
+        self._lookup_path = lookup_path
+        self._engine_id = engine_id
+        self._epoch = epoch
+        self._prepare = prepare
+        self._releases: deque[str] = deque(maxlen=_MAX_RELEASES)
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._stop = threading.Event()
+        self.first_attempt = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="mooncake-sidecar", daemon=True)
+        client.on_down = self._wake
+
+    def start(self) -> None:
+        """Begin registering."""
+        self._thread.start()
+
+    def release(self, request_ids: list[str]) -> None:
+        """Have finished requests' leases released. Does not wait; may be dropped, leases run out by themselves."""
+        self._releases.extend(request_ids)
+        self._wake()
+
+    def stop(self) -> None:
+        """End the thread and wait for it."""
+        self._stop.set()
+        self._wake()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._client.on_down = lambda: None
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            pass  # it is awake
+
+    def _run(self) -> None:
+        pause = FIRST_PAUSE_S
+        warned = False
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._prepare(self._stop)
+                session, path = self._register()
+            except Exception as error:
+                # Whatever it is, the engine goes on without the cache.
+                log = logger.debug if warned else logger.warning
+                log("no KV store for now: %s (the engine runs without it; trying again in the background)", error)
+                warned = True
+            else:
+                try:
+                    warned = self._serve(session, path, warned)
+                finally:
+                    self._client.mark_down()
+                    session.close()
+            self.first_attempt.set()
+            if time.monotonic() - began > LONGEST_PAUSE_S:
+                pause = FIRST_PAUSE_S
+            self._stop.wait(pause * (0.5 + random.random()))
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+
+    def _register(self) -> tuple[Session, str]:
+        """A session on which lookupd has bound the engine's lookup socket, and the socket's path."""
+        wanted = [self._lookup_path, paths.private_lookup_path(self._lookup_path, self._engine_id)]
+        for last, path in enumerate(wanted):
+            session = open_session(self._socket_path, msg.ROLE_SCHEDULER, self._engine_id, self._epoch, _ANSWER_S)
+            try:
+                answer = session.call(msg.Engine(self._spec, path, self._engine_id), (), _ANSWER_S)
+                if not isinstance(answer, msg.Registered):
+                    raise SessionError(f"expected registered, got {type(answer).__name__}")
+                return session, answer.lookup_path or path
+            except SessionError as error:
+                session.close()
+                if error.code != msg.SOCKET_TAKEN or last:
+                    raise
+                logger.warning("%s belongs to another engine; using %s", path, wanted[1])
+            except BaseException:
+                session.close()
+                raise
+        raise AssertionError("unreachable")
+
+    def _serve(self, session: Session, path: str, warned: bool) -> bool:
+        """Until the session ends or stop. Returns whether the user was told of an outage that is still on."""
+        poller = select.poll()
+        poller.register(session.sock, select.POLLIN | select.POLLRDHUP)
+        poller.register(self._wake_read, select.POLLIN)
+        pause = FIRST_PAUSE_S
+        while not self._stop.is_set():
+            if not self._client.up:
+                if self._client.ping(path, 0.2):
+                    self._client.mark_up(path)
+                    self.first_attempt.set()
+                    pause = FIRST_PAUSE_S
+                    if warned:
+                        logger.warning("mooncake-lookupd answers: the KV store is in use again")
+                    warned = False
+                else:
+                    warned = True
+            if not self._send_releases(session):
+                return warned
+            wait_ms = None if self._client.up else int(pause * 1000)
+            pause = min(pause * 2, LONGEST_PAUSE_S)
+            for fd, _ in poller.poll(wait_ms):
+                if fd == self._wake_read:
+                    os.read(self._wake_read, 4096)
+                elif not self._still_there(session):
+                    return True
+        return warned
+
+    def _still_there(self, session: Session) -> bool:
+        """Read what came. Nothing is expected after registration but an error and EOF."""
+        try:
+            data = session.sock.recv(1 << 16)
+            for body in session.reader.feed(data):
+                if isinstance(message := msg.decode(body), msg.Error):
+                    logger.warning("mooncake-lookupd: %s [%s]", message.message, message.code)
+        except (OSError, ValueError) as error:
+            logger.warning("session with mooncake-lookupd: %s", error)
+            return False
+        if not data:
+            logger.warning("mooncake-lookupd ended the session")
+        return bool(data)
+
+    def _send_releases(self, session: Session) -> bool:
+        requests = []
+        while self._releases:
+            requests.append(self._releases.popleft())
+        if not requests:
+            return True
+        try:
+            session.post(msg.Release(requests), _ANSWER_S)
+        except SessionError as error:
+            logger.warning("session with mooncake-lookupd: %s", error)
+            return False
+        return True

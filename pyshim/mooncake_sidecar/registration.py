@@ -1,0 +1,159 @@
+"""Registering a rank's KV memory with mooncake-worker."""
+
+import ctypes
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake_sidecar import daemons, paths
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.board import JobBoard
+from mooncake_sidecar.config import Settings
+from mooncake_sidecar.hostmem import HostRegion
+from mooncake_sidecar.layout import UnsupportedLayout, runs_from_tensors
+from mooncake_sidecar.link import Limits, Link
+from mooncake_sidecar.namespace import Geometry, Ranks
+from mooncake_sidecar.session import SessionError, open_session
+
+logger = logging.getLogger("vllm.mooncake_sidecar.registration")
+
+START_BUDGET_S = 5.0
+_WELCOME_S = 2.0
+_REGISTER_S = 5.0
+_PR_SET_PTRACER = 0x59616D61
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A rank's KV memory: regions, the descriptors that go with them, and the segments of a shard."""
+
+    regions: list[msg.KVRegion]
+    descriptors: list[int]
+    segments: list[msg.KVSegment]
+
+    @property
+    def by_address(self) -> bool:
+        """Whether the daemon must reach into this process for some of it."""
+        return any(region.kind == "process_vm" for region in self.regions)
+
+
+def describe(kv_caches: dict[str, Any], kv_cache_config: Any, shared: list[HostRegion], groups: int) -> Memory:
+    """Turn the registered tensors into regions and segments.
+
+    Args:
+        shared: memfds that hold KV memory; what is not in one is reached by address.
+        groups: number of store groups; each uses every segment.
+
+    Raises:
+        UnsupportedLayout: the tensors can't be described, or are not on the CPU.
+    """
+    by_address = {region.address: region for region in shared}
+    regions: list[msg.KVRegion] = []
+    descriptors: list[int] = []
+    numbers: dict[int, int] = {}
+    segments: list[msg.KVSegment] = []
+    runs = runs_from_tensors(kv_caches, kv_cache_config)
+    for storage, run in runs:
+        if storage.device.type != "cpu":
+            raise UnsupportedLayout(f"the KV cache is on {storage.device}; this build serves CPU engines")
+        address = storage.data_ptr()
+        if address not in numbers:
+            numbers[address] = len(regions)
+            if (host := by_address.get(address)) is not None and host.size >= storage.nbytes():
+                regions.append(msg.KVRegion("memfd", len(descriptors), 0, host.size))
+                descriptors.append(host.fd)
+            else:
+                regions.append(msg.KVRegion("process_vm", 0, address, storage.nbytes()))
+        segments.append(msg.KVSegment(0, numbers[address], run.offset, run.stride, run.bytes))
+    every = [
+        msg.KVSegment(group, s.region, s.offset, s.block_stride, s.bytes) for group in range(groups) for s in segments
+    ]
+    return Memory(regions, descriptors, every)
+
+
+class Registrant:
+    """Makes registered links for one rank. Called by the maintainer's thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        geometry: Geometry,
+        ranks: Ranks,
+        memory: Memory,
+        *,
+        num_blocks: int,
+        engine_id: str,
+        epoch: int,
+        device: str,
+    ) -> None:
+        """Args:
+        device: the daemon's device name, e.g. ``host-0``.
+        epoch: identifies this process.
+        """
+        self._settings = settings
+        self._geometry = geometry
+        self._ranks = ranks
+        self._memory = memory
+        self._num_blocks = num_blocks
+        self._engine_id = engine_id
+        self._epoch = epoch
+        self._device = device
+        self._directory = paths.runtime_dir(settings.runtime_dir)
+        self._limits = Limits(settings.load_timeout_s, settings.store_timeout_s, settings.fence_kill_after_s)
+
+    def connect(self, stop: threading.Event) -> Link:
+        """Find or start the daemons, register, and return the link.
+
+        Raises:
+            DaemonError, SessionError, OSError: not now.
+        """
+        wanted = [
+            daemons.lookupd(self._directory, self._settings),
+            daemons.worker(self._directory, self._device, self._settings),
+        ]
+        daemons.ensure(wanted, self._directory, self._settings, START_BUDGET_S, stop)
+        session = open_session(wanted[1].socket, msg.ROLE_WORKER, self._engine_id, self._epoch, _WELCOME_S)
+        board = None
+        try:
+            if self._memory.by_address:
+                _allow_access(session.pid)
+            board = JobBoard()
+            answer = session.call(self._message(board), [*self._memory.descriptors, board.fd], _REGISTER_S)
+            if not isinstance(answer, msg.Registered):
+                raise SessionError(f"expected registered, got {type(answer).__name__}")
+        except BaseException:
+            session.close()
+            if board is not None:
+                board.close()
+            raise
+        logger.info(
+            "registered with mooncake-worker %s (pid %d), namespace %.12s",
+            session.welcome.version,
+            session.welcome.pid,
+            answer.namespace_digest,
+        )
+        return Link(session, board, self._limits, answer.store_ready)
+
+    def _message(self, board: JobBoard) -> msg.Register:
+        shards, strides, phases = self._geometry.shares(self._ranks)
+        return msg.Register(
+            fds=len(self._memory.descriptors) + 1,
+            namespace=self._geometry.spec,
+            device="host",
+            num_blocks=self._num_blocks,
+            shard_by_group=shards,
+            put_stride=strides,
+            put_phase=phases,
+            regions=self._memory.regions,
+            segments=self._memory.segments,
+            job_board=len(self._memory.descriptors),
+            job_slots=board.slots,
+            lookup_engine=self._engine_id,
+            verify=self._settings.verify,
+        )
+
+
+def _allow_access(pid: int) -> None:
+    """Let the daemon read and write this process' memory where Yama restricts that to debuggers."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)  # fails without Yama: not needed there

@@ -1,0 +1,191 @@
+"""Opening a session with a daemon: connect, credentials, hello, welcome.
+
+Opening blocks, with a deadline, and is done by background threads only. A
+worker's session is then switched to non-blocking and handed to the hooks
+(``link.Link``).
+"""
+
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from mooncake_sidecar import __version__
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.frames import FrameError, FrameReader, pack
+
+_RECEIVE_BYTES = 1 << 16
+_UCRED = struct.Struct("3i")
+
+
+class SessionError(ConnectionError):
+    """The session can't be opened or has ended. ``code`` is the daemon's, if it gave one."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int]:
+    """(pid, uid) of the process that listens at the other end."""
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid, uid, _ = _UCRED.unpack(raw)
+    return pid, uid
+
+
+class Session:
+    """A connected session after the welcome, still blocking.
+
+    ``pidfd`` refers to the daemon for certain: it was opened before the welcome
+    came, so the process that answered is the one it names. It is -1 when the
+    listener's pid is not the daemon's (socket activation).
+    """
+
+    def __init__(self, sock: socket.socket, reader: FrameReader, welcome: msg.Welcome, pidfd: int, pid: int) -> None:
+        self.sock = sock
+        self.reader = reader
+        self.welcome = welcome
+        self.pidfd = pidfd
+        self.pid = pid
+
+    def call(self, message: Any, fds: Sequence[int], timeout: float) -> Any:
+        """Send a message with descriptors and return the next message that comes.
+
+        Raises:
+            SessionError: the daemon answered with an error, ended the session or was late.
+        """
+        deadline = time.monotonic() + timeout
+        _send(self.sock, pack(msg.encode(message)), fds, deadline)
+        answer = _receive(self.sock, self.reader, deadline)
+        if isinstance(answer, msg.Error):
+            raise SessionError(f"{self.welcome.daemon}: {answer.message} [{answer.code}]", answer.code)
+        return answer
+
+    def post(self, message: Any, timeout: float) -> None:
+        """Send a message that has no answer.
+
+        Raises:
+            SessionError: the session has ended, or the daemon does not read in time.
+        """
+        _send(self.sock, pack(msg.encode(message)), (), time.monotonic() + timeout)
+
+    def close(self) -> None:
+        """Close the socket and the pidfd. The daemon sees EOF."""
+        self.sock.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def open_session(path: str, role: str, engine_id: str, epoch: int, timeout: float) -> Session:
+    """Connect to the daemon at ``path`` and exchange hello and welcome.
+
+    Args:
+        epoch: identifies this process; nanoseconds of the wall clock at its start.
+
+    Raises:
+        SessionError: nobody listens, another user does, versions differ, or the answer is late.
+    """
+    deadline = time.monotonic() + timeout
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    pidfd = -1
+    try:
+        sock.settimeout(timeout)
+        try:
+            sock.connect(path)
+        except OSError as error:
+            raise SessionError(f"connect to {path}: {error.strerror or error}") from error
+        pid, uid = peer_credentials(sock)
+        if uid not in (0, os.getuid()):
+            raise SessionError(f"{path} is served by user {uid}, expected {os.getuid()} or root")
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            pidfd = -1  # another pid namespace
+        hello = msg.Hello(msg.PROTOCOL_VERSION, role, os.getpid(), engine_id, epoch, __version__)
+        _send(sock, pack(msg.encode(hello)), (), deadline)
+        reader = FrameReader()
+        answer = _receive(sock, reader, deadline)
+        if isinstance(answer, msg.Error):
+            raise SessionError(f"{path}: {answer.message} [{answer.code}]", answer.code)
+        if not isinstance(answer, msg.Welcome):
+            raise SessionError(f"{path}: expected welcome, got {type(answer).__name__}")
+        if answer.protocol != msg.PROTOCOL_VERSION:
+            raise SessionError(
+                f"{answer.daemon} {answer.version} speaks protocol {answer.protocol}, "
+                f"this shim {msg.PROTOCOL_VERSION}: install matching versions"
+            )
+        if pidfd >= 0 and answer.pid != pid:
+            os.close(pidfd)
+            pidfd = -1
+        return Session(sock, reader, answer, pidfd, pid)
+    except BaseException:
+        sock.close()
+        if pidfd >= 0:
+            os.close(pidfd)
+        raise
+
+
+def process_ended(pidfd: int) -> bool:
+    """Whether the process behind a pidfd has ended, without waiting."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(0))
+
+
+def kill_process(pidfd: int) -> None:
+    """SIGKILL the process behind a pidfd; one that has ended is no error."""
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise SessionError("the daemon did not answer in time")
+    return left
+
+
+def _send(sock: socket.socket, frame: bytes, fds: Sequence[int], deadline: float) -> None:
+    view = memoryview(frame)
+    try:
+        sock.settimeout(_left(deadline))
+        sent = socket.send_fds(sock, [view], list(fds)) if fds else sock.send(view)
+        while sent < len(view):
+            sock.settimeout(_left(deadline))
+            sent += sock.send(view[sent:])
+    except TimeoutError as error:
+        raise SessionError("the daemon does not read in time") from error
+    except OSError as error:
+        raise SessionError(f"send: {error.strerror or error}") from error
+
+
+def _receive(sock: socket.socket, reader: FrameReader, deadline: float) -> Any:
+    """The next message. REQUIRES: the peer sends one message a call, as in a handshake."""
+    bodies: list[bytes] = []
+    while not bodies:
+        sock.settimeout(_left(deadline))
+        try:
+            data = sock.recv(_RECEIVE_BYTES)
+        except TimeoutError as error:
+            raise SessionError("the daemon did not answer in time") from error
+        except OSError as error:
+            raise SessionError(f"receive: {error.strerror or error}") from error
+        if not data:
+            raise SessionError("the daemon ended the session")
+        try:
+            bodies = reader.feed(data)
+        except FrameError as error:
+            raise SessionError(str(error)) from error
+    if len(bodies) > 1:
+        raise SessionError("the daemon sent more than one message in a handshake")
+    try:
+        return msg.decode(bodies[0])
+    except ValueError as error:
+        raise SessionError(str(error)) from error

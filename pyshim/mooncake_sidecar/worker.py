@@ -1,0 +1,163 @@
+"""The worker role: passes jobs to mooncake-worker and reports what became of them.
+
+The hooks run on vLLM's worker thread and never wait: they send what the socket
+takes, read what it holds, and enforce deadlines. Sessions are made and remade by
+a background thread (``maintainer``).
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.jobs import JobCommand, StepCommands, block_ids
+from mooncake_sidecar.link import Link, Outcome
+
+logger = logging.getLogger("vllm.mooncake_sidecar.worker")
+
+
+@dataclass
+class Transfers:
+    """What one step's poll found."""
+
+    received: set[str] = field(default_factory=set)
+    """Requests whose load is over, well or not; each exactly once a load."""
+    failed: set[str] = field(default_factory=set)
+    """Those of ``received`` that were not loaded completely."""
+
+
+class WorkerRole:
+    """INVARIANT: every command that was taken is in exactly one place: with a
+    link, or in the reports; so each store is acknowledged once and each load
+    reported once."""
+
+    def __init__(
+        self,
+        take_link: Callable[[], Link | None],
+        *,
+        rank: int,
+        by_block: bool,
+        count: Callable[[str, float], None] = lambda name, value: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Args:
+        take_link: a newly registered link, once, or None.
+        rank: this worker's rank in the engine.
+        by_block: failures of loads are reported by block (one KV-cache group in the engine).
+        count: adds to a named counter.
+        """
+        self._take_link = take_link
+        self._rank = rank
+        self._by_block = by_block
+        self._count = count
+        self._clock = clock
+        self._link: Link | None = None
+        self._old: list[Link] = []
+        self._loading: dict[int, JobCommand] = {}
+        self._found = Transfers()
+        self._bad_blocks: set[int] = set()
+        self._stores: dict[int, int] = {}
+        self._failed: set[str] = set()
+        self._ready: bool | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether jobs are taken and have a store to go to."""
+        return self._link is not None and self._link.healthy and self._link.store_ready
+
+    def start_loads(self, step: StepCommands) -> None:
+        """``start_load_kv``."""
+        self._pump()
+        if self._link is not None and (step.finished or step.preempted):
+            # Before the step's jobs: an id may be used again.
+            self._link.notify(msg.Finished(step.finished, step.preempted))
+        for command in step.loads:
+            self._loading[command.job] = command
+            if not self._submit(command, msg.KIND_LOAD):
+                self._count("loads_refused", 1)
+                self._load_ended(command.job, msg.STATUS_DROPPED, b"")
+
+    def start_stores(self, step: StepCommands) -> None:
+        """``wait_for_save``: the step's bytes are final."""
+        for command in step.stores:
+            if not self._submit(command, msg.KIND_STORE):
+                self._count("stores_refused", 1)
+                self._stores[command.job] = 1
+
+    def poll(self) -> Transfers:
+        """``get_transfer_results``: requests whose load is over since the last call."""
+        self._pump()
+        found, self._found = self._found, Transfers()
+        return found
+
+    def take_bad_blocks(self) -> set[int]:
+        """``get_block_ids_with_load_errors``: blocks without valid bytes since the last call."""
+        bad, self._bad_blocks = self._bad_blocks, set()
+        return bad
+
+    def take_report(self) -> tuple[dict[int, int], set[str], dict[int, bool]] | None:
+        """For ``build_connector_worker_meta``: (stores, failed requests, readiness), None if nothing changed."""
+        ready = self.ready
+        changed = ready != self._ready or bool(self._failed)
+        if not self._stores and not changed:
+            return None
+        report = (self._stores, self._failed, {self._rank: ready} if changed else {})
+        self._ready = ready
+        self._stores, self._failed = {}, set()
+        return report
+
+    def close(self) -> None:
+        """End the sessions; the engine is going down and no job matters any more."""
+        for link in [self._link, *self._old]:
+            if link is not None:
+                link.close()
+        self._link, self._old = None, []
+
+    def _submit(self, command: JobCommand, kind: str) -> bool:
+        if not self.ready:
+            return False
+        return self._link.submit(command.job, kind, command.request, command.frame, self._clock())
+
+    def _pump(self) -> None:
+        now = self._clock()
+        if (fresh := self._take_link()) is not None:
+            if self._link is not None:
+                self._old.append(self._link)
+            self._link = fresh
+        if self._link is not None:
+            self._collect(self._link.pump(now))
+        if self._old:
+            for link in self._old:
+                self._collect(link.pump(now))
+            for link in [link for link in self._old if link.done]:
+                link.close()
+                self._old.remove(link)
+
+    def _collect(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            self._count(f"{outcome.kind}s", 1)
+            self._count(f"{outcome.kind}_bytes", outcome.bytes)
+            self._count(f"{outcome.kind}_seconds", outcome.seconds)
+            if outcome.status != msg.STATUS_OK:
+                self._count(f"{outcome.kind}s_{outcome.status}", 1)
+            if outcome.kind == msg.KIND_STORE:
+                self._stores[outcome.job] = 1
+            else:
+                self._load_ended(outcome.job, outcome.status, outcome.failed)
+
+    def _load_ended(self, job: int, status: str, failed: bytes) -> None:
+        command = self._loading.pop(job)
+        self._found.received.add(command.request)
+        if status == msg.STATUS_OK and not failed:
+            return
+        self._failed.add(command.request)
+        if not self._by_block:
+            self._found.failed.add(command.request)
+            return
+        suspects = set(block_ids(command.suspects))
+        suspects.discard(0)
+        # Only a daemon that finished the job knows which blocks are good; and it
+        # can only speak of this job's.
+        named = set(block_ids(failed)) & suspects if status in (msg.STATUS_OK, msg.STATUS_FAILED) else set()
+        self._bad_blocks |= named or suspects
