@@ -98,29 +98,33 @@ var errColumns = status.Error(codes.Internal, "the reply's columns do not fit")
 
 // PutEnd implements store.Store.
 func (c *Client) PutEnd(ctx context.Context, ns store.Namespace, commits []store.PutCommit) ([]bool, error) {
-	req := &storepb.PutEndRequest{Namespace: namespacePB(ns)}
 	published := make([]bool, len(commits))
+	tickets := make([]uint64, len(commits))
 	for i := range commits {
-		req.Tickets = append(req.Tickets, commits[i].Ticket)
-		req.Checksums = append(req.Checksums, commits[i].Checksum)
+		tickets[i] = commits[i].Ticket
 	}
 	// Dropped first: from here on the master alone knows of the puts.
-	if len(c.drop(req.Tickets)) == 0 {
+	known, positions := c.drop(tickets)
+	if len(known) == 0 {
 		return published, nil // of an earlier segment
 	}
 	session, err := c.openSession()
 	if err != nil {
 		return nil, err
 	}
-	req.Session = session
+	req := &storepb.PutEndRequest{Session: session, Namespace: namespacePB(ns), Tickets: known}
+	for _, i := range positions {
+		req.Checksums = append(req.Checksums, commits[i].Checksum)
+	}
 	reply, err := c.rpc.PutEnd(ctx, req)
 	if err != nil {
 		return nil, c.fail(session, "put_end", err)
 	}
+	if len(reply.GetPublished()) != len(known) {
+		return nil, c.fail(session, "put_end", errColumns)
+	}
 	for i, p := range reply.GetPublished() {
-		if i < len(published) {
-			published[i] = p != 0
-		}
+		published[positions[i]] = p != 0
 	}
 	return published, nil
 }
@@ -128,7 +132,7 @@ func (c *Client) PutEnd(ctx context.Context, ns store.Namespace, commits []store
 // PutRevoke implements store.Store. Without a session nothing has to be sent:
 // the next one declares the puts that are open.
 func (c *Client) PutRevoke(ctx context.Context, _ store.Namespace, tickets []uint64) error {
-	known := c.drop(tickets)
+	known, _ := c.drop(tickets)
 	session, err := c.openSession()
 	if len(known) == 0 || err != nil {
 		return nil
@@ -184,7 +188,7 @@ func (c *Client) Get(ctx context.Context, ns store.Namespace, lease store.Lease,
 
 // Release implements store.Store. Without a session nothing has to be sent.
 func (c *Client) Release(ctx context.Context, refs []uint64) error {
-	known := c.drop(refs)
+	known, _ := c.drop(refs)
 	session, err := c.openSession()
 	if len(known) == 0 || err != nil {
 		return nil
@@ -219,17 +223,7 @@ func (c *Client) ReportFailed(ctx context.Context, ns store.Namespace, chunks []
 
 // settle gives back what was declared to the master and dropped since.
 func (c *Client) settle(ctx context.Context, session uint64, declared *connector.Declare) {
-	c.mu.Lock()
-	gone := func(ids []uint64) (out []uint64) {
-		for _, id := range ids {
-			if _, held := c.held[id]; !held {
-				out = append(out, id)
-			}
-		}
-		return out
-	}
-	reads, puts := gone(declared.Reads), gone(declared.Puts)
-	c.mu.Unlock()
+	reads, puts := c.dropped(declared.Reads, false), c.dropped(declared.Puts, true)
 	pb := &storepb.Session{Client: c.cfg.ID, Number: session}
 	if len(reads) > 0 {
 		if _, err := c.rpc.Release(ctx, &storepb.ReleaseRequest{Session: pb, Refs: reads}); err != nil {

@@ -64,19 +64,21 @@ type Client struct {
 	rpc storepb.StoreClient
 
 	mu       sync.Mutex
-	session  uint64        // number of the open session, 0 for none
-	lost     chan struct{} // closed to end the open session
-	segments []*segment    // by Place.Segment; never shrinks
-	current  int           // index of the master's segment, -1 before the first
-	held     map[uint64]holding
+	session  uint64             // number of the open session, 0 for none
+	lost     chan struct{}      // closed to end the open session
+	segments []*segment         // by Place.Segment; never shrinks
+	current  int                // index of the master's segment, -1 before the first
+	held     map[uint64]holding // by the client's own number
+	lastID   uint64
 	changed  chan struct{} // closed and replaced when session changes
 	closed   bool
 }
 
 // holding is a reference or a ticket that is open.
 type holding struct {
-	segment int
-	put     bool
+	masterID uint64 // the master's number of it
+	segment  int
+	put      bool
 }
 
 var _ store.Store = (*Client)(nil)

@@ -77,13 +77,13 @@ func (c *Client) declaration() *connector.Declare {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	d := &connector.Declare{Type: connector.TypeDeclare, Client: c.cfg.ID, UUID: c.segments[c.current].info.UUID}
-	for id, h := range c.held {
+	for _, h := range c.held {
 		switch {
 		case h.segment != c.current:
 		case h.put:
-			d.Puts = append(d.Puts, id)
+			d.Puts = append(d.Puts, h.masterID)
 		default:
-			d.Reads = append(d.Reads, id)
+			d.Reads = append(d.Reads, h.masterID)
 		}
 	}
 	return d
@@ -115,28 +115,31 @@ func (c *Client) Kept() (info connector.SegmentInfo, fd int, ok bool) {
 	return s.info, s.mapping.FD(), true
 }
 
-// hold notes references or tickets of the session; it returns false when the
-// session has ended meanwhile, so that they are the master's again.
+// hold notes references or tickets of the session and replaces the master's
+// numbers in ids by numbers that are never used twice in the client's life: a
+// new master counts anew. It returns false when the session has ended meanwhile,
+// so that they are the master's again.
 func (c *Client) hold(session uint64, ids []uint64, put bool) (segment int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.session != session {
 		return 0, false
 	}
-	for _, id := range ids {
-		c.held[id] = holding{segment: c.current, put: put}
+	for i, id := range ids {
+		c.lastID++
+		c.held[c.lastID] = holding{masterID: id, segment: c.current, put: put}
+		ids[i] = c.lastID
 	}
 	c.segments[c.current].held += len(ids)
 	return c.current, true
 }
 
-// drop forgets references or tickets, and returns those that the open session
-// has to tell the master of.
-func (c *Client) drop(ids []uint64) []uint64 {
+// drop forgets references or tickets. It returns the master's numbers of those
+// that the open session has to tell it of, and their positions in ids.
+func (c *Client) drop(ids []uint64) (masterIDs []uint64, positions []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var known []uint64
-	for _, id := range ids {
+	for i, id := range ids {
 		h, ok := c.held[id]
 		if !ok {
 			continue
@@ -144,10 +147,30 @@ func (c *Client) drop(ids []uint64) []uint64 {
 		delete(c.held, id)
 		c.segments[h.segment].held--
 		if h.segment == c.current {
-			known = append(known, id)
+			masterIDs, positions = append(masterIDs, h.masterID), append(positions, i)
 		} else {
 			c.closeIdleLocked(h.segment)
 		}
 	}
-	return known
+	return masterIDs, positions
+}
+
+// dropped returns the master's numbers in declared that are not held any
+// more.
+func (c *Client) dropped(declared []uint64, put bool) []uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	held := make(map[uint64]bool, len(c.held))
+	for _, h := range c.held {
+		if h.put == put && h.segment == c.current {
+			held[h.masterID] = true
+		}
+	}
+	var out []uint64
+	for _, id := range declared {
+		if !held[id] {
+			out = append(out, id)
+		}
+	}
+	return out
 }

@@ -1,0 +1,342 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"hash/crc32"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/internal/proc"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
+	"github.com/mooncake-sidecar/sidecar/store/embedded/storepb"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// daemon stands for mooncake-lookupd: a master, its session socket and its gRPC
+// service, which can be killed and replaced.
+type daemon struct {
+	t       *testing.T
+	dir     string
+	segment *shm.Segment
+	master  *embedded.Master
+	listen  *unixmsg.Listener
+	server  *grpc.Server
+	gate    func(ctx context.Context) // called before every gRPC call
+	wg      sync.WaitGroup
+	mu      sync.Mutex
+	conns   []*unixmsg.Conn
+	number  uint64
+}
+
+func options() embedded.Options {
+	return embedded.Options{Alive: proc.Alive, Log: slog.New(slog.DiscardHandler)}
+}
+
+func startDaemon(t *testing.T, dir string, adopt *shm.Segment) *daemon {
+	d := &daemon{t: t, dir: dir, segment: adopt}
+	var err error
+	if adopt == nil {
+		layout, lerr := embedded.NewLayout([16]byte{byte(time.Now().UnixNano())}, 4<<20)
+		if lerr != nil {
+			t.Fatal(lerr)
+		}
+		if d.segment, err = shm.NewSegment("test", layout.FileBytes); err != nil {
+			t.Fatal(err)
+		}
+		d.master, err = embedded.Create(d.segment, layout, options())
+	} else {
+		d.master, _, err = embedded.Adopt(adopt, options())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for more := true; more; {
+		if more, err = d.master.PrepareNext(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if d.listen, err = unixmsg.Listen(filepath.Join(dir, "lookupd.sock"), unixmsg.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	d.wg.Go(d.accept)
+	sock, err := net.Listen("unix", filepath.Join(dir, "store.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.server = grpc.NewServer(grpc.UnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, h grpc.UnaryHandler) (any, error) {
+		if d.gate != nil {
+			d.gate(ctx)
+		}
+		return h(ctx, req)
+	}))
+	storepb.RegisterStoreServer(d.server, embedded.NewService(d.master))
+	d.wg.Go(func() { _ = d.server.Serve(sock) })
+	return d
+}
+
+func (d *daemon) accept() {
+	for {
+		conn, err := d.listen.Accept()
+		if err != nil {
+			return
+		}
+		d.mu.Lock()
+		d.number++
+		number := d.number
+		d.conns = append(d.conns, conn)
+		d.mu.Unlock()
+		d.wg.Go(func() {
+			defer conn.Close()
+			frames := connector.NewFrameReader(conn)
+			if _, err := frames.Next(); err != nil {
+				return
+			}
+			_ = send(conn, &connector.Welcome{Type: connector.TypeWelcome, Protocol: connector.ProtocolVersion, Session: number})
+			start, err := proc.StartTime(conn.PeerPID())
+			if err != nil {
+				return
+			}
+			_ = d.master.ServeClient(conn, frames, embedded.ClientProcess{PID: uint32(conn.PeerPID()), Start: start}, number, d.segment.FD())
+		})
+	}
+}
+
+// kill ends everything at once, as kill -9 does.
+func (d *daemon) kill() {
+	d.mu.Lock()
+	for _, c := range d.conns {
+		_ = c.Close()
+	}
+	d.mu.Unlock()
+	_ = d.listen.Close()
+	d.server.Stop()
+	d.wg.Wait()
+}
+
+type osEdge struct{ dir string }
+
+func (e osEdge) Dial(ctx context.Context) (Conn, error) {
+	return unixmsg.Dial(ctx, filepath.Join(e.dir, "lookupd.sock"), nil)
+}
+func (e osEdge) Map(fd int, bytes uint64) (Mapping, error) { return shm.OpenSegment(fd, bytes) }
+func (e osEdge) CloseFD(fd int)                            { _ = unix.Close(fd) }
+
+func startClient(t *testing.T, dir string) *Client {
+	rpc, err := grpc.NewClient("unix://"+filepath.Join(dir, "store.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New(Config{Edge: osEdge{dir}, RPC: rpc, ID: 42, PID: os.Getpid(), Version: "test", Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = c.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		_ = rpc.Close()
+	})
+	return c
+}
+
+func waitReady(t *testing.T, c *Client, want bool) {
+	t.Helper()
+	deadline := time.After(10 * time.Second)
+	for {
+		changed := c.Changed()
+		if c.Ready() == want {
+			return
+		}
+		select {
+		case <-changed:
+		case <-deadline:
+			t.Fatalf("client did not become ready=%v", want)
+		}
+	}
+}
+
+func spec() *kv.NamespaceSpec {
+	return &kv.NamespaceSpec{
+		Model: "m", Dtype: "bfloat16", Layout: "LBHNC/rank_local", HashAlgorithm: "sha256", HashBytes: 32,
+		HashBlockTokens: 16, SchedulerBlockTokens: 16, TP: 1, PP: 1, PCP: 1, DCP: 1,
+		Groups: []kv.GroupSpec{{Kind: kv.FullAttention, BlockTokens: 16, ShardBytes: 100 << 10, Shards: 1}},
+	}
+}
+
+func put(t *testing.T, c *Client, ns store.Namespace, chunk byte) store.PutGrant {
+	t.Helper()
+	g, err := c.PutStart(t.Context(), ns, "", []store.PutItem{{Hash: kv.Hash{chunk}}})
+	if err != nil || g[0].Status != store.PutGranted {
+		t.Fatalf("PutStart: %+v, %v", g, err)
+	}
+	return g[0]
+}
+
+func end(t *testing.T, c *Client, ns store.Namespace, g store.PutGrant, fill byte) bool {
+	t.Helper()
+	b := c.Segments()[g.Place.Segment].Data()[g.Place.Offset:][:g.Place.Bytes]
+	for i := range b {
+		b[i] = fill
+	}
+	ok, err := c.PutEnd(t.Context(), ns, []store.PutCommit{{Ticket: g.Ticket, Checksum: crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ok[0]
+}
+
+func get(t *testing.T, c *Client, ns store.Namespace, chunk byte) store.GetResult {
+	t.Helper()
+	r, err := c.Get(t.Context(), ns, store.Lease{}, []store.GetItem{{Hash: kv.Hash{chunk}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r[0]
+}
+
+func open(t *testing.T, c *Client) store.Namespace {
+	t.Helper()
+	ns, err := c.OpenNamespace(t.Context(), spec())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns
+}
+
+func TestRestartedMasterServesTheSameHits(t *testing.T) {
+	dir := t.TempDir()
+	d := startDaemon(t, dir, nil)
+	c := startClient(t, dir)
+	waitReady(t, c, true)
+	ns := open(t, c)
+	if !end(t, c, ns, put(t, c, ns, 1), 0xAB) {
+		t.Fatal("put was void")
+	}
+	read := get(t, c, ns, 1)
+	half := put(t, c, ns, 2)
+
+	d.kill()
+	waitReady(t, c, false)
+	if _, err := c.Get(t.Context(), ns, store.Lease{}, nil); !errors.Is(err, store.ErrUnavailable) {
+		t.Fatalf("get without a master: %v", err)
+	}
+	info, fd, ok := c.Kept()
+	if !ok {
+		t.Fatal("the client kept no segment")
+	}
+	dup, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopted, err := shm.OpenSegment(dup, info.Bytes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = d.segment.Close()
+	d2 := startDaemon(t, dir, adopted)
+	defer func() { d2.kill(); _ = adopted.Close() }()
+	waitReady(t, c, true)
+
+	if _, err := c.PutStart(t.Context(), ns, "", nil); !errors.Is(err, store.ErrStaleNamespace) {
+		t.Fatalf("put under the old master's namespace: %v", err)
+	}
+	ns = open(t, c)
+	again := get(t, c, ns, 1)
+	if again.Status != store.GetReady || again.Place.Offset != read.Place.Offset {
+		t.Fatalf("after the restart: %+v, before: %+v", again, read)
+	}
+	if b := c.Segments()[again.Place.Segment].Data()[again.Place.Offset]; b != 0xAB {
+		t.Fatalf("byte %#x", b)
+	}
+	if got := d2.master.Stats(); got.OpenReads != 2 || got.OpenPuts != 1 {
+		t.Fatalf("declared reads and puts: %+v", got)
+	}
+	if end(t, c, ns, half, 1) {
+		t.Fatal("a put of the dead master was published")
+	}
+	if err := c.Release(t.Context(), []uint64{read.Ref, again.Ref}); err != nil {
+		t.Fatal(err)
+	}
+	if got := d2.master.Stats(); got.OpenReads != 0 || got.OpenPuts != 0 {
+		t.Fatalf("left behind: %+v", got)
+	}
+}
+
+// TestUncertainCallIsSettled: a put_start whose answer is lost must not keep its
+// place for ever.
+func TestUncertainCallIsSettled(t *testing.T) {
+	dir := t.TempDir()
+	d := startDaemon(t, dir, nil)
+	defer func() { d.kill(); _ = d.segment.Close() }()
+	c := startClient(t, dir)
+	waitReady(t, c, true)
+	ns := open(t, c)
+	release := make(chan struct{})
+	var once sync.Once
+	d.gate = func(context.Context) { once.Do(func() { <-release }) }
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	if _, err := c.PutStart(ctx, ns, "", []store.PutItem{{Hash: kv.Hash{9}}}); !errors.Is(err, store.ErrUnavailable) {
+		t.Fatalf("PutStart without an answer: %v", err)
+	}
+	close(release)
+	waitReady(t, c, true)
+	// Whether the lost call was carried out before or is refused after the new
+	// session, nothing of it may remain.
+	g := put(t, c, ns, 9)
+	if !end(t, c, ns, g, 1) {
+		t.Fatal("put was void")
+	}
+	if got := d.master.Stats(); got.OpenPuts != 0 {
+		t.Fatalf("open puts: %+v", got)
+	}
+}
+
+func TestNewSegmentDoesNotMixWithTheOld(t *testing.T) {
+	dir := t.TempDir()
+	d := startDaemon(t, dir, nil)
+	c := startClient(t, dir)
+	waitReady(t, c, true)
+	ns := open(t, c)
+	old := put(t, c, ns, 1)
+	oldMemory := c.Segments()[old.Place.Segment].Data()
+	d.kill()
+	waitReady(t, c, false)
+	_ = d.segment.Close()
+	d = startDaemon(t, dir, nil)
+	defer func() { d.kill(); _ = d.segment.Close() }()
+	waitReady(t, c, true)
+	ns = open(t, c)
+	fresh := put(t, c, ns, 1)
+	if fresh.Place.Segment == old.Place.Segment {
+		t.Fatal("two segments have one number")
+	}
+	oldMemory[old.Place.Offset] = 1 // still mapped: a late copy must not fault
+	if ok, err := c.PutEnd(t.Context(), ns, []store.PutCommit{{Ticket: old.Ticket}}); err != nil || ok[0] {
+		t.Fatalf("a put of the old segment: %v, %v", ok, err)
+	}
+	if c.Segments()[old.Place.Segment].Data() != nil {
+		t.Fatal("the old segment is still mapped although nothing is held in it")
+	}
+	if !end(t, c, ns, fresh, 2) {
+		t.Fatal("put into the new segment was void")
+	}
+}
