@@ -159,14 +159,14 @@ func (f *finder) asks() []Ask {
 		return nil
 	}
 	asks := make([]Ask, len(f.c.groups))
-	for g := range asks {
-		asks[g] = Ask{Group: g, First: f.c.groups[g].scale - 1, End: f.bound, Step: f.c.groups[g].scale}
-		if f.c.fine {
-			asks[g].First, asks[g].Step = 0, 1
+	for i := range asks {
+		g := &f.c.groups[i]
+		asks[i] = Ask{Group: i, First: g.scale - 1, End: f.bound, Step: g.scale, mask: Mask{N: f.bound}}
+		if f.c.fine && (g.rule == ruleFull || g.rule == ruleMamba) {
+			asks[i].First, asks[i].Step = 0, 1
 		}
-		asks[g].mask = Mask{N: f.bound}
 		if f.masks != nil {
-			asks[g].mask = f.masks[g]
+			asks[i].mask = f.masks[i]
 		}
 	}
 	return asks

@@ -15,7 +15,12 @@ const midShare = 0.65
 type Generator struct {
 	rng        *rand.Rand
 	made, mids int
+	longest    int
 }
+
+// SetLongest makes the generator draw up to n hashes a request, for groups with
+// windows far longer than those that it makes itself.
+func (g *Generator) SetLongest(n int) { g.longest = n }
 
 // NewGenerator returns a generator whose cases follow from the seed alone.
 func NewGenerator(seed uint64) *Generator {
@@ -29,6 +34,12 @@ func (g *Generator) Mids() int { return g.mids }
 // Next returns the next case.
 func (g *Generator) Next() *Case {
 	c := g.config()
+	g.Question(c)
+	return c
+}
+
+// Question makes a question for the groups and sizes that c has.
+func (g *Generator) Question(c *Case) {
 	switch p := g.rng.IntN(100); {
 	case p < 44:
 		g.find(c)
@@ -53,7 +64,6 @@ func (g *Generator) Next() *Case {
 		}
 		g.store(c)
 	}
-	return c
 }
 
 // chance is true with a probability of percent.
@@ -135,6 +145,9 @@ func (g *Generator) hashes(c *Case) int {
 	if g.chance(80) {
 		n += 2 * c.L / c.H
 	}
+	if g.longest > 0 {
+		n = min(n*g.longest/60, g.longest)
+	}
 	return n
 }
 
@@ -179,7 +192,7 @@ func (g *Generator) mask(c *Case) {
 	if c.Fine {
 		a = c.H
 	}
-	c.T = a * g.rng.IntN(pick(g, 4, 12, 40))
+	c.T = a * g.rng.IntN(pick(g, 4, 12, max(40, g.longest)))
 	if c.Op == coordcases.OpLookupMask {
 		return
 	}
