@@ -1,0 +1,47 @@
+package lookupd
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// ErrStoreTooSmall: a shard of the namespace fits nowhere in the store. Catalogs
+// wrap it into what OpenNamespace returns.
+var ErrStoreTooSmall = errors.New("store too small for the namespace")
+
+// ChunkKey names a chunk of a namespace.
+type ChunkKey struct {
+	Group uint32
+	Hash  kv.Hash
+}
+
+// Catalog is what lookups need of the store. It is safe for concurrent use.
+type Catalog interface {
+	// OpenNamespace makes the namespace known. Its error says what to do.
+	OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error)
+	// View begins one lookup. The caller closes the view soon, and calls no other
+	// method of the catalog before: the view may hold a lock.
+	View(ns store.NamespaceID) View
+	// Grant keeps the chunks from being evicted for ttl, or until released. The
+	// holder's earlier lease is replaced. Leases beyond the store's share for them
+	// are cut short without a word. chunks is the caller's again afterwards.
+	Grant(ns store.NamespaceID, holder store.Lease, chunks []ChunkKey, ttl time.Duration)
+	// ReleaseLeases gives up leases of an engine's requests; unknown ones are
+	// ignored.
+	ReleaseLeases(engine string, requests []string)
+	// ReleaseEngine gives up all leases of an engine.
+	ReleaseEngine(engine string)
+	// Reset drops the chunks of one namespace. Puts that are under way end void.
+	Reset(ns store.NamespaceID) error
+}
+
+// View is a state of the catalog that does not change during a lookup.
+type View interface {
+	// Exists tells whether the chunk, all its shards, can be loaded.
+	Exists(group int, hash kv.Hash) kv.Existence
+	// Close ends the lookup.
+	Close()
+}

@@ -1,0 +1,195 @@
+package lookupd
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/coordinator"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// engine is a registered engine and its lookup socket.
+type engine struct {
+	session *Session
+	// name is the holder of its leases.
+	name string
+	path string
+	spec kv.NamespaceSpec
+	ns   store.Namespace
+
+	lookups  *handler
+	endpoint Endpoint
+	// gone is closed once the engine's path is free again.
+	gone chan struct{}
+}
+
+// serveEngine serves a scheduler-side shim.
+func (s *Server) serveEngine(session *Session) error {
+	e, err := s.register(session)
+	if e == nil {
+		return err
+	}
+	defer s.unregister(e)
+	// An endpoint that fails takes its session along; the shim registers again.
+	ended := make(chan struct{})
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		select {
+		case <-e.endpoint.Done():
+			_ = session.conn.Close() // the reader below reports it
+		case <-ended:
+		}
+	}()
+	defer func() { close(ended); <-watched }()
+
+	digest := e.spec.Digest()
+	s.cfg.Log.Info("engine registered", "engine", session.Hello.EngineID, "pid", session.Hello.PID, "version", session.Hello.Version,
+		"lookup", e.path, "model", e.spec.Model, "namespace", fmt.Sprintf("%x", digest[:8]))
+	if err := session.Send(&connector.Registered{
+		Type: connector.TypeRegistered, NamespaceDigest: fmt.Sprintf("%x", digest), LookupPath: e.path, StoreReady: true,
+	}); err != nil {
+		return endOfSession(err)
+	}
+	return s.converseEngine(e)
+}
+
+// converseEngine serves a registered engine until its session ends.
+func (s *Server) converseEngine(e *engine) error {
+	for {
+		msg, err := e.session.Receive()
+		if err != nil {
+			return e.session.refuseUnreadable(err)
+		}
+		switch msg := msg.(type) {
+		case *connector.Release:
+			s.cfg.Catalog.ReleaseLeases(e.name, msg.Requests)
+		case *connector.Ping:
+			if err := e.session.Send(pong(msg)); err != nil {
+				return endOfSession(err)
+			}
+		default:
+			return e.session.unexpected(msg)
+		}
+	}
+}
+
+// register reads engine messages until one can be granted. It returns nil when
+// the session is over before. Only a taken path leaves the session open for
+// another try, which the shim makes with a path of its own; pings are answered
+// meanwhile.
+func (s *Server) register(session *Session) (*engine, error) {
+	for {
+		msg, err := session.Receive()
+		if err != nil {
+			return nil, session.refuseUnreadable(err)
+		}
+		switch msg := msg.(type) {
+		case *connector.Ping:
+			if err := session.Send(pong(msg)); err != nil {
+				return nil, endOfSession(err)
+			}
+		case *connector.Engine:
+			e, code, err := s.bind(session, msg)
+			if err == nil {
+				return e, nil
+			}
+			err = session.Refuse(code, err)
+			if code != connector.CodeSocketTaken {
+				return nil, err
+			}
+			s.cfg.Log.Warn("lookup path refused", "engine", session.Hello.EngineID, "pid", session.Hello.PID, "error", err)
+		default:
+			return nil, session.unexpected(msg)
+		}
+	}
+}
+
+// bind checks what an engine says, opens its namespace and binds its socket.
+// code goes with an error. The codec has checked the namespace in itself.
+func (s *Server) bind(session *Session, msg *connector.Engine) (e *engine, code string, err error) {
+	if msg.LookupEngine == "" {
+		return nil, connector.CodeMalformed, errors.New("lookup_engine is empty")
+	}
+	rules, err := coordinator.New(coordinator.ConfigOf(&msg.Namespace))
+	if err == nil {
+		err = rules.Servable()
+	}
+	if err != nil {
+		return nil, connector.CodeUnsupported, err
+	}
+	ns, err := s.cfg.Catalog.OpenNamespace(&msg.Namespace)
+	switch {
+	case errors.Is(err, ErrStoreTooSmall):
+		return nil, connector.CodeStoreTooSmall, err
+	case err != nil:
+		return nil, connector.CodeUnavailable, err
+	}
+	e = &engine{session: session, name: msg.LookupEngine, path: msg.LookupPath, spec: msg.Namespace, ns: ns, gone: make(chan struct{})}
+	e.lookups = newHandler(s.cfg, e, rules)
+	if code, err := s.claim(e); err != nil {
+		return nil, code, err
+	}
+	e.endpoint, err = s.cfg.Listen(e.path, e.lookups.handle)
+	if err == nil {
+		return e, "", nil
+	}
+	s.unclaim(e)
+	switch {
+	case errors.Is(err, ErrPathTaken):
+		return nil, connector.CodeSocketTaken, fmt.Errorf("lookup socket %s: another process serves it: %w", e.path, err)
+	case errors.Is(err, ErrBadPath):
+		return nil, connector.CodeMalformed, err
+	}
+	return nil, connector.CodeUnavailable, err
+}
+
+// claim reserves the engine's path among ours. An earlier session of the same
+// engine process has lost its connection, which we may not have noticed yet: it
+// is ended and waited for.
+func (s *Server) claim(e *engine) (code string, err error) {
+	for {
+		s.mu.Lock()
+		holder := s.mu.engines[e.path]
+		switch {
+		case s.mu.closed:
+			s.mu.Unlock()
+			return connector.CodeUnavailable, errors.New("the daemon is stopping")
+		case holder == nil:
+			s.mu.engines[e.path] = e
+			s.mu.Unlock()
+			return "", nil
+		}
+		s.mu.Unlock()
+		theirs, ours := &holder.session.Hello, &e.session.Hello
+		if theirs.EngineID != ours.EngineID || theirs.PID != ours.PID || theirs.Epoch > ours.Epoch {
+			return connector.CodeSocketTaken, fmt.Errorf("lookup socket %s: %w by engine %s (pid %d)", e.path, ErrPathTaken, theirs.EngineID, theirs.PID)
+		}
+		_ = holder.session.conn.Close() // its reader reports it
+		<-holder.gone
+	}
+}
+
+// unclaim frees the engine's path.
+func (s *Server) unclaim(e *engine) {
+	counters := e.lookups.counters.snapshot()
+	s.mu.Lock()
+	delete(s.mu.engines, e.path)
+	s.mu.retired.add(&counters)
+	s.mu.Unlock()
+	close(e.gone)
+}
+
+// unregister unbinds the lookup socket and releases what the engine held.
+func (s *Server) unregister(e *engine) {
+	err := e.endpoint.Close()
+	s.cfg.Catalog.ReleaseEngine(e.name)
+	s.unclaim(e)
+	hello := &e.session.Hello
+	s.cfg.Log.Info("engine gone", "engine", hello.EngineID, "pid", hello.PID, "lookup", e.path)
+	if err != nil {
+		s.cfg.Log.Warn("lookup socket", "path", e.path, "error", err)
+	}
+}

@@ -1,0 +1,173 @@
+package lookupd
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/coordinator"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/internal/wire"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// errHashLength: the hashes are not those of the socket's namespace.
+var errHashLength = errors.New("wrong hash length for the namespace")
+
+// handler answers the requests on one engine's lookup socket.
+//
+// INVARIANT: handle is called for one request at a time, so its buffers are kept
+// from one to the next.
+type handler struct {
+	engine   *engine
+	rules    *coordinator.Coordinator
+	catalog  Catalog
+	leaseTTL time.Duration
+	log      *slog.Logger
+	counters counters
+
+	// Of the request at hand.
+	view   View
+	hashes kv.HashBlob
+	exists coordinator.ExistsFunc
+
+	tails  []coordinator.TailKeyBoundary
+	chunks []ChunkKey
+	reply  [2][]byte
+	frames [][]byte
+}
+
+func newHandler(cfg Config, e *engine, rules *coordinator.Coordinator) *handler {
+	h := &handler{engine: e, rules: rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, log: cfg.Log}
+	h.exists = func(group, hashIndex int) kv.Existence {
+		return h.view.Exists(group, h.hashes.At(hashIndex))
+	}
+	return h
+}
+
+// handle answers one request.
+func (h *handler) handle(frames [][]byte) (reply [][]byte) {
+	defer func() {
+		if fault := recover(); fault != nil {
+			h.log.Error("BUG: a lookup has panicked", "engine", h.engine.name, "panic", fault, "stack", string(debug.Stack()))
+			reply = h.fail(ReasonPanic, nil)
+		}
+	}()
+	r, err := wire.ParseRequest(frames)
+	switch {
+	case errors.Is(err, wire.ErrUnknownTag):
+		return h.fail(ReasonUnknownTag, err)
+	case err != nil:
+		return h.fail(ReasonMalformed, err)
+	}
+	switch r.Kind {
+	case wire.KindPing:
+		h.counters.pings.Add(1)
+		return h.status(wire.OK)
+	case wire.KindReset:
+		if err := h.catalog.Reset(h.engine.ns.ID); err != nil {
+			return h.fail(ReasonStore, err)
+		}
+		h.counters.resets.Add(1)
+		h.log.Info("namespace reset", "engine", h.engine.name, "model", h.engine.spec.Model)
+		return h.status(wire.OK)
+	case wire.KindLookup, wire.KindLookup2:
+		return h.lookup(&r)
+	}
+	panic(fmt.Sprintf("BUG: a parsed request of kind %d", r.Kind))
+}
+
+// lookup answers how much of a request is stored.
+func (h *handler) lookup(r *wire.Request) [][]byte {
+	if r.Hashes.Len() > 0 && r.Hashes.HashLen() != h.engine.spec.HashBytes {
+		return h.fail(ReasonHashLength, fmt.Errorf("%w: %d bytes, want %d", errHashLength, r.Hashes.HashLen(), h.engine.spec.HashBytes))
+	}
+	found, err := h.find(r)
+	if err != nil {
+		return h.fail(ReasonUnservable, err)
+	}
+	if found.Tails != nil {
+		h.tails = found.Tails
+	}
+	if r.Kind == wire.KindLookup2 && found.HitTokens > 0 {
+		if err := h.grant(r, &found); err != nil {
+			return h.fail(ReasonUnservable, err)
+		}
+	}
+	h.counters.lookups.Add(1)
+	h.counters.queryTokens.Add(uint64(r.Tokens))
+	h.counters.hitTokens.Add(uint64(found.HitTokens))
+
+	h.reply[0] = wire.AppendHit(h.reply[0][:0], found.HitTokens)
+	for _, tail := range found.Tails {
+		h.reply[0] = wire.AppendBoundary(h.reply[0], tail.Group, tail.Tokens)
+	}
+	h.frames = append(h.frames[:0], h.reply[0])
+	if r.Kind == wire.KindLookup2 {
+		var flags byte
+		if found.Pending {
+			flags |= wire.FlagPending
+			h.counters.pending.Add(1)
+		}
+		h.reply[1] = wire.AppendStatus(h.reply[1][:0], r.Seq, flags)
+		h.frames = append(h.frames, h.reply[1])
+	}
+	return h.frames
+}
+
+// find asks the coordinator over a view of the catalog, which is closed whatever
+// happens: it may hold a lock.
+func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
+	h.view, h.hashes = h.catalog.View(h.engine.ns.ID), r.Hashes
+	defer func() {
+		h.view.Close()
+		h.view, h.hashes = nil, kv.HashBlob{}
+	}()
+	return h.rules.LookupInto(h.tails[:0], r.Tokens, r.Hashes.Len(), h.exists)
+}
+
+// grant leases the chunks that a load of the hit will fetch.
+func (h *handler) grant(r *wire.Request, found *coordinator.Lookup) error {
+	masks, err := h.rules.LoadMask(found.HitTokens)
+	if err != nil {
+		return err
+	}
+	spec := &h.engine.spec
+	h.chunks = h.chunks[:0]
+	for g, mask := range masks {
+		last := (found.HitTokens+spec.Groups[g].BlockTokens-1)/spec.Groups[g].BlockTokens - 1
+		for i := mask.First; i < mask.End(); i++ {
+			if !mask.Has(i) {
+				continue
+			}
+			at := h.rules.HashIndex(g, i)
+			if i == last {
+				at = found.Tails[g].Tokens/spec.HashBlockTokens - 1
+			}
+			if at < r.Hashes.Len() {
+				h.chunks = append(h.chunks, ChunkKey{Group: uint32(g), Hash: r.Hashes.At(at)})
+			}
+		}
+	}
+	h.catalog.Grant(h.engine.ns.ID, store.Lease{Engine: h.engine.name, Request: string(r.ID)}, h.chunks, h.leaseTTL)
+	h.counters.leases.Add(1)
+	return nil
+}
+
+// fail counts and answers what could not be done. For a lookup the answer means
+// a hit of 0.
+func (h *handler) fail(reason Reason, err error) [][]byte {
+	h.counters.errors[reason].Add(1)
+	if err != nil {
+		h.log.Debug("lookup request refused", "engine", h.engine.name, "reason", reason.String(), "error", err)
+	}
+	return h.status(wire.Failed)
+}
+
+func (h *handler) status(code byte) [][]byte {
+	h.reply[0] = append(h.reply[0][:0], code)
+	h.frames = append(h.frames[:0], h.reply[0])
+	return h.frames
+}

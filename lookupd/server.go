@@ -1,0 +1,259 @@
+package lookupd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+)
+
+const (
+	// helloTimeout bounds the wait for a peer's first message.
+	helloTimeout = 5 * time.Second
+	// maxSessions bounds the sessions at a time; a node has some tens of engines.
+	maxSessions = 512
+	// acceptPause keeps a listener that fails over and over (no descriptors left)
+	// from spinning.
+	acceptPause = 50 * time.Millisecond
+)
+
+// Config is what a Server needs.
+type Config struct {
+	// Catalog answers the lookups.
+	Catalog Catalog
+	// Listen binds lookup sockets.
+	Listen ListenFunc
+	// LeaseTTL is how long a lookup2 keeps its chunks from eviction.
+	LeaseTTL time.Duration
+	// Welcome is the answer to a hello; Session is filled in.
+	Welcome connector.Welcome
+	// StoreClient serves a store client that was welcomed, until its session
+	// ends. Nil: store clients are refused.
+	StoreClient func(ctx context.Context, s *Session) error
+	// OnBusy, if not nil, is told how many engines and store clients have a
+	// session whenever that changes, one call at a time.
+	OnBusy func(sessions int)
+	// Log receives what an operator should know.
+	Log *slog.Logger
+}
+
+// Server holds the sessions and the engines.
+type Server struct {
+	cfg Config
+
+	mu struct {
+		sync.Mutex
+		closed   bool
+		number   uint64
+		sessions map[*Session]struct{}
+		engines  map[string]*engine // by lookup path
+		retired  Counters           // of engines that are gone
+	}
+	busy struct {
+		sync.Mutex
+		n int
+	}
+	refused  sessionCounters
+	handlers sync.WaitGroup
+}
+
+// New makes a server.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg}
+	s.mu.sessions = map[*Session]struct{}{}
+	s.mu.engines = map[string]*engine{}
+	return s
+}
+
+// Serve takes sessions until ctx ends, then closes the listener and the
+// sessions and waits for them: their engines are unbound when it returns.
+func (s *Server) Serve(ctx context.Context, l Acceptor) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // Accept reports it
+	defer stop()
+	defer s.handlers.Wait()
+	defer s.closeSessions()
+	for {
+		conn, err := l.Accept()
+		switch {
+		case err == nil:
+			s.handlers.Go(func() { s.handle(ctx, conn) })
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("lookupd: session listener: %w", err)
+		default:
+			s.refused.refused.Add(1)
+			s.cfg.Log.Warn("connection refused", "error", err)
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+				pause(ctx, acceptPause)
+			}
+		}
+	}
+}
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// handle serves one connection.
+func (s *Server) handle(ctx context.Context, conn Conn) {
+	defer func() { _ = conn.Close() }() // its end is not news
+	session, err := s.open(conn)
+	if err != nil {
+		s.refused.refused.Add(1)
+		s.cfg.Log.Warn("session refused", "error", err)
+		return
+	}
+	defer s.forget(session)
+	if err := s.converse(ctx, session); err != nil && ctx.Err() == nil {
+		s.refused.broken.Add(1)
+		s.cfg.Log.Warn("session ended", "session", session.Number, "role", session.Hello.Role, "pid", session.Hello.PID,
+			"engine", session.Hello.EngineID, "error", err)
+	}
+}
+
+// open reads the hello and answers it.
+func (s *Server) open(conn Conn) (*Session, error) {
+	session, err := s.admit(conn)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.greet(session); err != nil {
+		s.forget(session)
+		return nil, err
+	}
+	return session, nil
+}
+
+// admit gives a connection its number.
+func (s *Server) admit(conn Conn) (*Session, error) {
+	s.mu.Lock()
+	closed, full := s.mu.closed, len(s.mu.sessions) >= maxSessions
+	var session *Session
+	if !closed {
+		s.mu.number++
+		session = newSession(s.mu.number, conn)
+		if !full {
+			s.mu.sessions[session] = struct{}{}
+		}
+	}
+	s.mu.Unlock()
+	switch {
+	case closed:
+		return nil, errors.New("the daemon is stopping")
+	case full:
+		return nil, session.Refuse(connector.CodeUnavailable, fmt.Errorf("%d sessions are open, which is the limit", maxSessions))
+	}
+	return session, nil
+}
+
+func (s *Server) greet(session *Session) error {
+	if err := session.conn.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return err
+	}
+	msg, err := session.Receive()
+	if err != nil {
+		return errors.Join(fmt.Errorf("no hello: %w", err), session.refuseUnreadable(err))
+	}
+	hello, ok := msg.(*connector.Hello)
+	if !ok {
+		return session.unexpected(msg)
+	}
+	if hello.Protocol != connector.ProtocolVersion {
+		return session.Refuse(connector.CodeVersion, fmt.Errorf("protocol version %d, this daemon speaks %d; install one version of mooncake-sidecar",
+			hello.Protocol, connector.ProtocolVersion))
+	}
+	session.Hello = *hello
+	switch {
+	case hello.Role == connector.RoleSchedulerShim || hello.Role == connector.RoleProbe:
+	case hello.Role == connector.RoleStoreClient && s.cfg.StoreClient != nil:
+	default:
+		return session.Refuse(connector.CodeNotAllowed, fmt.Errorf("%s takes no sessions of role %.32q", s.cfg.Welcome.Daemon, hello.Role))
+	}
+	if err := session.conn.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	welcome := s.cfg.Welcome
+	welcome.Session = session.Number
+	return session.Send(&welcome)
+}
+
+// converse serves a welcomed session until it ends.
+func (s *Server) converse(ctx context.Context, session *Session) error {
+	if session.Hello.Role == connector.RoleProbe {
+		return serveProbe(session)
+	}
+	s.addBusy(1)
+	defer s.addBusy(-1)
+	if session.Hello.Role == connector.RoleStoreClient {
+		return endOfSession(s.cfg.StoreClient(ctx, session))
+	}
+	return s.serveEngine(session)
+}
+
+// endOfSession turns the ways a session ends when its peer leaves into nil.
+func endOfSession(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		return nil
+	}
+	return err
+}
+
+// serveProbe answers pings.
+func serveProbe(session *Session) error {
+	for {
+		msg, err := session.Receive()
+		if err != nil {
+			return session.refuseUnreadable(err)
+		}
+		ping, ok := msg.(*connector.Ping)
+		if !ok {
+			return session.unexpected(msg)
+		}
+		if err := session.Send(pong(ping)); err != nil {
+			return endOfSession(err)
+		}
+	}
+}
+
+func pong(ping *connector.Ping) *connector.Pong {
+	return &connector.Pong{Type: connector.TypePong, Seq: ping.Seq, StoreReady: true}
+}
+
+func (s *Server) addBusy(n int) {
+	s.busy.Lock()
+	defer s.busy.Unlock()
+	s.busy.n += n
+	if s.cfg.OnBusy != nil {
+		s.cfg.OnBusy(s.busy.n)
+	}
+}
+
+func (s *Server) forget(session *Session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.sessions, session)
+}
+
+// closeSessions ends all sessions and lets no new one begin.
+func (s *Server) closeSessions() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.closed = true
+	for session := range s.mu.sessions {
+		_ = session.conn.Close() // its reader reports it
+	}
+}
