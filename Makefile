@@ -1,0 +1,101 @@
+# mooncake-sidecar. `make help` lists the targets; CI calls nothing else.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS   := -X github.com/mooncake-sidecar/sidecar/internal/version.Version=$(VERSION)
+GOFLAGS_  := -trimpath -ldflags '$(LDFLAGS)'
+BINARIES  := mooncake-lookupd mooncake-worker mooncake-bench
+GOLANGCI_LINT_VERSION := v2.12.2
+TOOLS     := build/tools/bin
+PYTHON     = $(shell scripts/setup.sh --print-python)
+PYTEST     = $(PYTHON) -m pytest -q -p no:cacheprovider
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: system ## build the daemons and tools into bin/
+	@mkdir -p bin
+	@for b in $(BINARIES); do echo "go build $$b"; go build $(GOFLAGS_) -o bin/$$b ./cmd/$$b || exit 1; done
+
+# The same daemons with fault injection compiled in; only tests use them.
+.PHONY: build-faults
+build-faults: system
+	@mkdir -p build/faults
+	@for b in mooncake-lookupd mooncake-worker; do go build -tags faults $(GOFLAGS_) -o build/faults/$$b ./cmd/$$b || exit 1; done
+
+.PHONY: system
+system:
+	@scripts/setup.sh --system
+
+.PHONY: setup
+setup: ## install libzmq and the pinned vLLM environment (.venv)
+	@scripts/setup.sh
+
+.PHONY: setup-peers
+setup-peers:
+	@scripts/setup.sh --with-peers
+
+.PHONY: demo
+demo: setup build ## vLLM with our store: cold, warm, reset, killed and restarted; writes build/demo.json
+	$(PYTHON) scripts/demo.py
+
+.PHONY: test
+test: setup-peers build build-faults ## everything CI runs, vLLM included
+	$(MAKE) --no-print-directory test-go
+	$(MAKE) --no-print-directory test-race
+	$(PYTEST) pyshim/tests
+	$(MAKE) --no-print-directory test-vllm-rules
+	$(PYTEST) tests/e2e
+
+.PHONY: test-fast
+test-fast: system ## Go tests and house rules, without vLLM
+	$(MAKE) --no-print-directory test-go
+
+.PHONY: test-go
+test-go: system
+	go vet ./...
+	go test ./...
+
+.PHONY: test-race
+test-race: system
+	go test -race ./connector/... ./lookupd/... ./store/... ./worker/... ./internal/...
+
+# The coordinator against the rules of the vLLM that is installed.
+.PHONY: test-vllm-rules
+test-vllm-rules:
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 ./coordinator/... ./internal/kv/... ./lookupd/... ./internal/wire/...
+
+.PHONY: test-nightly
+test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing, repeated fault tests
+	$(MAKE) --no-print-directory test
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_CASES=200000 go test -count=1 -timeout 60m ./coordinator/...
+	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
+	scripts/fuzz.sh 60s
+
+.PHONY: bench
+bench: setup-peers build ## benchmarks; results in build/bench/
+	@mkdir -p build/bench
+	go test -run '^$$' -bench . -benchmem ./coordinator/... ./internal/... ./store/... ./worker/... | tee build/bench/go.txt
+	$(PYTHON) bench/hooks/run.py --json build/bench/hooks.json
+
+.PHONY: lint
+lint: $(TOOLS)/golangci-lint ## golangci-lint and the house rules
+	$(TOOLS)/golangci-lint run ./...
+	go test ./internal/lint
+
+$(TOOLS)/golangci-lint:
+	@mkdir -p $(TOOLS)
+	@echo "installing golangci-lint $(GOLANGCI_LINT_VERSION) into $(TOOLS)"
+	@GOBIN=$(abspath $(TOOLS)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
+
+.PHONY: generate
+generate: ## generate store.pb.go anew (needs protoc and its Go plugins)
+	protoc --go_out=. --go_opt=module=github.com/mooncake-sidecar/sidecar \
+	  --go-grpc_out=. --go-grpc_opt=module=github.com/mooncake-sidecar/sidecar store/embedded/storepb/store.proto
+
+.PHONY: clean
+clean: ## remove what was built (not .venv)
+	rm -rf bin build
