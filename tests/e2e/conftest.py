@@ -1,0 +1,98 @@
+"""Fixtures: one checkpoint, one engine without a connector as the reference, one with ours that most tests share."""
+
+from __future__ import annotations
+
+import pathlib
+import sys
+
+import pytest
+
+TESTS = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(TESTS))
+
+from harness import checkpoint  # noqa: E402
+from harness.cell import Cell  # noqa: E402
+from harness.client import Completion  # noqa: E402
+from harness.compare import Noise, measure  # noqa: E402
+from harness.engine import REPOSITORY, Engine  # noqa: E402
+from harness.prompts import Prompts  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def model() -> pathlib.Path:
+    return checkpoint.generate(REPOSITORY / "build" / "checkpoint")
+
+
+@pytest.fixture(scope="session")
+def plain(model, tmp_path_factory):
+    """vLLM without any connector: what is right."""
+    with Engine(model, tmp_path_factory.mktemp("plain"), name="plain") as engine:
+        yield engine.wait_ready()
+
+
+@pytest.fixture(scope="session")
+def reference(plain):
+    """A function from prompts to right outputs, computed one at a time without any cache, each prompt once."""
+    known: dict[tuple, Completion] = {}
+
+    def outputs(prompts, max_tokens: int = 16) -> list[Completion]:
+        for prompt in prompts:
+            key = (max_tokens, *prompt)
+            if key not in known:
+                plain.client.reset_prefix_cache()
+                known[key] = plain.client.complete(prompt, max_tokens)
+        return [known[(max_tokens, *prompt)] for prompt in prompts]
+
+    return outputs
+
+
+@pytest.fixture(scope="session")
+def noise(plain, reference, model, request) -> Noise:
+    """How much vLLM's own outputs move when requests share batches and prefixes are cached, without any connector."""
+    cut = Prompts(model, seed=1001)
+    head = cut.fresh(2000)
+    prompts = [cut.fresh(n) for n in (700, 1500, 2600, 3900, 5000, 900, 1300, 2100)]
+    prompts += [head + cut.text(n) for n in (100, 400, 900, 1400, 2000, 2600, 3000, 3300)]
+    alone = reference(prompts, 24)
+    plain.client.reset_prefix_cache()
+    together = plain.client.complete_many(prompts, 24)
+    cached = plain.client.complete_many(prompts, 24)
+    seen = [measure(alone, together), measure(alone, cached)]
+    found = Noise(max(n.largest for n in seen), sum(n.positions for n in seen))
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled():
+        print(f"\nvLLM's own batch noise: {found}; tokens must agree where the best leads by more than {found.margin:.2e}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def shared(model):
+    """An engine with our connector and a roomy store, for tests that leave both in order."""
+    with Cell(model, "shared") as cell:
+        yield cell.start()
+
+
+@pytest.fixture()
+def cells(model):
+    """Makes cells of a test's own, and ends them after it."""
+    made: list[Cell] = []
+
+    def make(name: str, **options) -> Cell:
+        made.append(Cell(model, name, **options))
+        return made[-1]
+
+    yield make
+    for cell in made:
+        cell.close()
+
+
+@pytest.fixture()
+def cut(model, request) -> Prompts:
+    """Prompts of this test's own: named tests never share a block by accident."""
+    return Prompts(model, seed=sum(request.node.nodeid.encode()) * 7919)
+
+
+def pytest_runtest_logreport(report):
+    """A failing end-to-end test without the daemons' last words is not worth much."""
+    if report.failed and report.when == "call":
+        report.sections += [(f"daemons of {name}", text) for name, text in Cell.last_words()]
