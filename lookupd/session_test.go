@@ -61,7 +61,9 @@ func TestEngineLife(t *testing.T) {
 
 func TestTakenPathNamesItsHolderAndCanBeAskedForAnother(t *testing.T) {
 	n := newNode(t, nil)
+	n.sockets.mu.Lock()
 	n.sockets.foreign = "/l/foreign"
+	n.sockets.mu.Unlock()
 	n.register("e1", "m", "/l/one")
 	p := n.dial()
 	p.hello(connector.RoleSchedulerShim, "e2", 200, 9)
