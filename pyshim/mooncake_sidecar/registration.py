@@ -14,7 +14,7 @@ from mooncake_sidecar.hostmem import HostRegion
 from mooncake_sidecar.layout import UnsupportedLayout, runs_from_tensors
 from mooncake_sidecar.link import Limits, Link
 from mooncake_sidecar.namespace import Geometry, Ranks
-from mooncake_sidecar.session import SessionError, open_session
+from mooncake_sidecar.session import Session, SessionError, open_session
 
 logger = logging.getLogger("vllm.mooncake_sidecar.registration")
 
@@ -122,6 +122,7 @@ class Registrant:
             answer = session.call(self._message(board), [*self._memory.descriptors, board.fd], _REGISTER_S)
             if not isinstance(answer, msg.Registered):
                 raise SessionError(f"expected registered, got {type(answer).__name__}")
+            ready = answer.store_ready or _await_store(session, stop)
         except BaseException:
             session.close()
             if board is not None:
@@ -133,7 +134,7 @@ class Registrant:
             session.welcome.pid,
             answer.namespace_digest,
         )
-        return Link(session, board, self._limits, answer.store_ready)
+        return Link(session, board, self._limits, ready)
 
     def _message(self, board: JobBoard) -> msg.Register:
         shards, strides, phases = self._geometry.shares(self._ranks)
@@ -152,6 +153,17 @@ class Registrant:
             lookup_engine=self._engine_id,
             verify=self._settings.verify,
         )
+
+
+def _await_store(session: Session, stop: threading.Event) -> bool:
+    """Give a worker that has just started a moment to find its store; whether it did."""
+    for attempt in range(20):
+        answer = session.call(msg.Ping(attempt), (), _WELCOME_S)
+        if isinstance(answer, msg.Pong) and answer.store_ready:
+            return True
+        if stop.wait(0.05):
+            break
+    return False
 
 
 def _allow_access(pid: int) -> None:

@@ -1,0 +1,299 @@
+"""Both daemons in one small Python process, for tests: the session protocol,
+the lookup socket, and copies that are really made, for one full-attention kind.
+
+    python fake_daemon.py RUNTIME_DIR [--autostarted] [--no-lookup-reply]
+
+It is steered through RUNTIME_DIR/control.sock, one JSON object a line:
+{"hold": true} keeps jobs back, {"hold": false} does them; {"ignore_cancel": true}
+makes it deaf to the job board; {"silent": true} leaves lookups unanswered;
+{"say": "..."} sends raw bytes (hex) to worker sessions; {"stats": true} answers.
+"""
+
+import array
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+import threading
+import zlib
+
+import msgspec
+import zmq
+
+PACK = msgspec.msgpack.encode
+UNPACK = msgspec.msgpack.decode
+
+
+class Fake:
+    def __init__(self, directory, autostarted):
+        self.directory = directory
+        self.autostarted = autostarted
+        self.chunks = {}
+        self.lock = threading.RLock()
+        self.released = threading.Condition(self.lock)
+        self.hold = False
+        self.ignore_cancel = False
+        self.silent = False
+        self.pending_once = False
+        self.store_ready = True
+        self.stats = {"stores": 0, "loads": 0, "cancels": 0, "finished": [], "preempted": [], "leases_released": [], "lookups": 0}
+        self.workers = []
+
+    def listen(self, name, serve):
+        path = os.path.join(self.directory, name)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.bind(path + ".new")
+        sock.listen(16)
+        os.rename(path + ".new", path)
+
+        def accept():
+            while True:
+                conn, _ = sock.accept()
+                threading.Thread(target=serve, args=(conn,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+
+    # ---- sessions ----
+
+    def send(self, conn, message):
+        body = PACK(message)
+        conn.sendall(struct.pack(">I", len(body)) + body)
+
+    def frames(self, conn):
+        data, fds = b"", []
+        while True:
+            while len(data) >= 4 and len(data) >= 4 + struct.unpack(">I", data[:4])[0]:
+                length = struct.unpack(">I", data[:4])[0]
+                message = UNPACK(data[4 : 4 + length])
+                data = data[4 + length :]
+                taken, fds = fds, []
+                yield message, taken
+            got, new, _, _ = socket.recv_fds(conn, 1 << 16, 16)
+            if not got:
+                return
+            data += got
+            fds += new
+
+    def hello(self, conn, message, daemon):
+        if message.get("protocol") != 1:
+            self.send(conn, {"t": "error", "code": "version", "message": "speak 1"})
+            return False
+        self.send(conn, {"t": "welcome", "protocol": 1, "daemon": daemon, "version": "fake", "pid": os.getpid(),
+                         "session": 1, "autostarted": self.autostarted})
+        return True
+
+    def serve_lookupd(self, conn):
+        bound = None
+        try:
+            for message, _ in self.frames(conn):
+                kind = message["t"]
+                if kind == "hello":
+                    if not self.hello(conn, message, "mooncake-lookupd"):
+                        return
+                elif kind == "engine":
+                    path = message["lookup_path"]
+                    if os.path.exists(path + ".taken"):
+                        self.send(conn, {"t": "error", "code": "socket_taken", "message": path + " is taken"})
+                        return
+                    bound = threading.Event()
+                    self.bind_lookup(path, message["namespace"], bound)
+                    self.send(conn, {"t": "registered", "namespace_digest": "fake", "lookup_path": path})
+                elif kind == "release":
+                    self.stats["leases_released"] += message["reqs"]
+                elif kind == "ping":
+                    self.send(conn, {"t": "pong", "seq": message["seq"], "store_ready": True})
+        except OSError:
+            pass
+        finally:
+            if bound is not None:
+                bound.set()
+            conn.close()
+
+    def bind_lookup(self, path, namespace, stop):
+        ctx = zmq.Context()
+        sock = ctx.socket(zmq.ROUTER)
+        if os.path.exists(path):
+            os.unlink(path)
+        sock.bind("ipc://" + path)
+
+        def serve():
+            while not stop.is_set():
+                if not sock.poll(50):
+                    continue
+                peer, empty, tag, *rest = sock.recv_multipart()
+                if self.silent:
+                    continue
+                if tag == b"ping":
+                    reply = [b"\1"]
+                elif tag == b"reset":
+                    with self.lock:
+                        self.chunks.clear()
+                    reply = [b"\1"]
+                elif tag in (b"lookup", b"lookup2"):
+                    self.stats["lookups"] += 1
+                    reply = [struct.pack(">I", self.hit(namespace, *rest[:3]))]
+                    if tag == b"lookup2":
+                        pending, self.pending_once = self.pending_once, False
+                        reply.append(rest[4] + bytes([1 if pending else 0]))
+                else:
+                    reply = [b"\0"]
+                sock.send_multipart([peer, empty, *reply])
+            sock.close(0)
+            ctx.term()
+            if os.path.exists(path):
+                os.unlink(path)
+
+        threading.Thread(target=serve, daemon=True).start()
+
+    def hit(self, namespace, tokens, hash_len, blob):
+        tokens, hash_len = struct.unpack(">I", tokens)[0], struct.unpack(">H", hash_len)[0]
+        if not hash_len:
+            return 0
+        block, per = namespace["scheduler_block_tokens"], namespace["hash_block_tokens"]
+        hit = 0
+        with self.lock:
+            while hit + block <= tokens:
+                at = ((hit + block) // per - 1) * hash_len
+                key = blob[at : at + hash_len]
+                if len(key) < hash_len or any((g, key) not in self.chunks for g in range(len(namespace["groups"]))):
+                    break
+                hit += block
+        return hit
+
+    def serve_worker(self, conn):
+        state = {"jobs": {}}
+        self.workers.append(conn)
+        try:
+            for message, fds in self.frames(conn):
+                kind = message["t"]
+                if kind == "hello":
+                    if not self.hello(conn, message, "mooncake-worker"):
+                        return
+                elif kind == "register":
+                    state["reg"] = message
+                    state["regions"] = [
+                        mmap.mmap(fds[r["fd"]], r["bytes"]) if r["kind"] == "memfd" else None for r in message["regions"]
+                    ]
+                    state["board"] = mmap.mmap(fds[message["job_board"]], message["job_slots"] * 8)
+                    self.send(conn, {"t": "registered", "namespace_digest": "fake", "store_ready": self.store_ready})
+                elif kind in ("store", "load"):
+                    threading.Thread(target=self.run, args=(conn, state, message), daemon=True).start()
+                elif kind == "cancel":
+                    self.stats["cancels"] += len(message["jobs"])
+                    with self.released:
+                        self.released.notify_all()
+                elif kind == "finished":
+                    self.stats["finished"] += message["reqs"]
+                    self.stats["preempted"] += message.get("preempted") or []
+                elif kind == "ping":
+                    self.send(conn, {"t": "pong", "seq": message["seq"], "store_ready": self.store_ready})
+        except OSError:
+            pass
+        finally:
+            self.workers.remove(conn)
+            conn.close()
+
+    # ---- jobs ----
+
+    def cancelled(self, state, job):
+        if self.ignore_cancel:
+            return False
+        at = job % state["reg"]["job_slots"] * 8
+        return struct.unpack("<Q", state["board"][at : at + 8])[0] != job
+
+    def run(self, conn, state, job):
+        with self.released:
+            while self.hold and not self.cancelled(state, job["job"]):
+                self.released.wait()
+            result = {"t": "result", "job": job["job"], "kind": job["t"], "chunks": 0, "existing": 0, "bytes": 0, "us": 1}
+            if self.cancelled(state, job["job"]):
+                result["status"] = "cancelled"
+            else:
+                self.stats[job["t"] + "s"] += 1
+                getattr(self, job["t"])(state, job, result)
+        try:
+            self.send(conn, result)
+        except OSError:
+            pass
+
+    def pieces(self, state, group, block):
+        for segment in state["reg"]["segments"]:
+            if segment["group"] == group:
+                start = segment["offset"] + block * segment["block_stride"]
+                yield state["regions"][segment["region"]], start, start + segment["bytes"]
+
+    def keyed(self, state, job):
+        spec = state["reg"]["namespace"]
+        for group, table in enumerate(job["blocks"]):
+            ids = array.array("I")
+            ids.frombytes(table)
+            tokens = spec["groups"][group]["block_tokens"]
+            for index in range(job["token_len"] // tokens):
+                at = ((index + 1) * tokens // spec["hash_block_tokens"] - 1) * job["hash_len"]
+                yield group, index * tokens, ids[index], job["hashes"][at : at + job["hash_len"]]
+
+    def store(self, state, job, result):
+        for group, _, block, key in self.keyed(state, job):
+            if block and (group, key) not in self.chunks:
+                data = b"".join(bytes(region[a:b]) for region, a, b in self.pieces(state, group, block))
+                self.chunks[group, key] = (zlib.crc32(data), data)
+                result["chunks"] += 1
+                result["bytes"] += len(data)
+        result["status"] = "ok"
+
+    def load(self, state, job, result):
+        failed = array.array("I")
+        for group, start, block, key in self.keyed(state, job):
+            if start < job["local_tokens"] or not block:
+                continue
+            crc, data = self.chunks.get((group, key), (0, b"?"))
+            if zlib.crc32(data) != crc:
+                failed.append(block)
+                continue
+            for region, a, b in self.pieces(state, group, block):
+                region[a:b], data = data[: b - a], data[b - a :]
+            result["chunks"] += 1
+            result["bytes"] += len(data)
+        result["status"] = "failed" if failed else "ok"
+        if failed:
+            result["failed"] = failed.tobytes()
+
+    # ---- control ----
+
+    def serve_control(self, conn):
+        for line in conn.makefile("r"):
+            order = json.loads(line)
+            if order.get("stats"):
+                answer = {**self.stats, "chunks": len(self.chunks), "sessions": len(self.workers)}
+            else:
+                answer = {"ok": True}
+                with self.released:
+                    for key in ("hold", "ignore_cancel", "silent", "store_ready", "pending_once"):
+                        setattr(self, key, order.get(key, getattr(self, key)))
+                    if order.get("corrupt"):
+                        self.chunks = {k: (crc, bytes([d[0] ^ 1]) + d[1:]) for k, (crc, d) in self.chunks.items()}
+                    if order.get("forget"):
+                        self.chunks.clear()
+                    self.released.notify_all()
+                for worker in list(self.workers):
+                    if "say" in order:
+                        worker.sendall(bytes.fromhex(order["say"]))
+                    if order.get("hang_up"):
+                        worker.shutdown(socket.SHUT_RDWR)
+            conn.sendall((json.dumps(answer) + "\n").encode())
+
+
+def main():
+    directory = sys.argv[1]
+    fake = Fake(directory, "--autostarted" in sys.argv)
+    fake.listen("lookupd.sock", fake.serve_lookupd)
+    fake.listen("worker-host-0.sock", fake.serve_worker)
+    fake.listen("control.sock", fake.serve_control)
+    print("ready", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()
