@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
@@ -46,6 +47,8 @@ type mergedGroup struct {
 	// unit is going to be dropped.
 	margin int
 	ids    []int
+	// lookup is which chunks can take part in an aligned hit, of any length.
+	lookup Mask
 }
 
 // New checks the configuration and merges its groups.
@@ -64,6 +67,10 @@ func New(cfg Config) (*Coordinator, error) {
 		m.margin = m.block
 		if c.fine && (m.rule == ruleFull || m.rule == ruleMamba) {
 			m.margin = cfg.HashBlockTokens
+		}
+		m.lookup = Mask{N: math.MaxInt}
+		if !c.fine && m.rule == ruleWindow {
+			c.windowMask(&m.lookup, &c.groups[m.ids[0]], RetentionDense, nil)
 		}
 	}
 	c.simple = len(c.merged) == 2 && c.merged[0].rule == ruleFull

@@ -34,9 +34,8 @@ type finder struct {
 	numHashes int
 	// bound is the first hash index that counts as absent unasked.
 	bound int
-	// masks, when not nil, are the lookup masks: a chunk outside counts as
-	// absent unasked.
-	masks   []Mask
+	// masked: a chunk outside its group's lookup mask counts as absent unasked.
+	masked  bool
 	pending bool
 	unknown bool
 	runs    [maxGroups]run // by merged group
@@ -158,11 +157,11 @@ func (f *finder) present(m *mergedGroup, hashIndex, chunk int) bool {
 	if f.exists == nil {
 		return true
 	}
+	if f.masked && chunk >= 0 && !m.lookup.Has(chunk) {
+		return false
+	}
 	all, loading, unknown := true, false, false
 	for _, g := range m.ids {
-		if f.masks != nil && chunk >= 0 && !f.masks[g].Has(chunk) {
-			return false
-		}
 		switch f.exists(g, hashIndex) {
 		case kv.Present:
 			continue

@@ -65,15 +65,8 @@ func (c *Coordinator) LookupInto(tails []TailKeyBoundary, numTokens, numHashes i
 	if err := c.checkFind(numHashes, length, true); err != nil {
 		return Lookup{}, err
 	}
-	f := finder{c: c, exists: exists, align: c.align, numHashes: numHashes}
+	f := finder{c: c, exists: exists, align: c.align, numHashes: numHashes, masked: true}
 	f.bound = min(numHashes, length/c.cfg.HashBlockTokens)
-	if !c.fine && c.hasWindow() {
-		masks, err := c.LookupMask(length)
-		if err != nil {
-			return Lookup{}, err
-		}
-		f.masks = masks
-	}
 	hit := f.find(length, true)
 	if hit >= numTokens {
 		hit = 0
@@ -81,21 +74,15 @@ func (c *Coordinator) LookupInto(tails []TailKeyBoundary, numTokens, numHashes i
 			hit = f.find(usable, true)
 		}
 	}
+	pending, unknown := f.pending, f.unknown
 	tails, ok := f.tails(tails, hit)
 	if !ok || !f.chunksFrom(hit) {
 		hit, tails = 0, nil
+	} else {
+		// The hit stands, whatever the boundaries that were passed over are.
+		f.pending, f.unknown = pending, unknown
 	}
 	return Lookup{HitTokens: hit, Tails: tails, Pending: f.pending, Asks: f.asks()}, nil
-}
-
-// hasWindow reports whether some lookup mask is not all true.
-func (c *Coordinator) hasWindow() bool {
-	for i := range c.merged {
-		if c.merged[i].rule == ruleWindow {
-			return true
-		}
-	}
-	return false
 }
 
 // tails returns the hash boundary of each group's last chunk. It is the hit
@@ -147,9 +134,17 @@ func (f *finder) chunksFrom(hit int) bool {
 	return true
 }
 
-// stored reports whether one group has the hash.
+// stored reports whether one group has the hash, and takes note of a pending
+// answer.
 func (f *finder) stored(group, hashIndex int) bool {
-	return hashIndex < f.bound && f.exists(group, hashIndex) == kv.Present
+	g := &f.c.groups[group]
+	if hashIndex >= f.bound || !f.c.merged[g.merged].lookup.Has(hashIndex/g.scale) {
+		return false
+	}
+	answer := f.exists(group, hashIndex)
+	f.pending = f.pending || answer == kv.Loading || answer == kv.Unknown
+	f.unknown = f.unknown || answer == kv.Unknown
+	return answer == kv.Present
 }
 
 // asks returns everything that an exact answer can depend on, group by group, so
@@ -161,12 +156,9 @@ func (f *finder) asks() []Ask {
 	asks := make([]Ask, len(f.c.groups))
 	for i := range asks {
 		g := &f.c.groups[i]
-		asks[i] = Ask{Group: i, First: g.scale - 1, End: f.bound, Step: g.scale, mask: Mask{N: f.bound}}
+		asks[i] = Ask{Group: i, First: g.scale - 1, End: f.bound, Step: g.scale, mask: f.c.merged[g.merged].lookup}
 		if f.c.fine && (g.rule == ruleFull || g.rule == ruleMamba) {
 			asks[i].First, asks[i].Step = 0, 1
-		}
-		if f.masks != nil {
-			asks[i].mask = f.masks[i]
 		}
 	}
 	return asks

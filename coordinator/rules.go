@@ -34,20 +34,19 @@ func (f *finder) leadingRun(m *mergedGroup, n int) int {
 	if f.exists == nil {
 		return n
 	}
-	if len(m.ids) == 1 {
-		g, index, end := m.ids[0], m.scale-1, min(n*m.scale, f.bound)
-		for ; index < end; index += m.scale {
+	limit := min(n, f.bound/m.scale)
+	n = limit
+	for _, g := range m.ids {
+		end := n * m.scale
+		for index := m.scale - 1; index < end; index += m.scale {
 			if f.exists(g, index) != present {
-				f.present(m, index, index/m.scale) // takes note of a pending answer
-				return index / m.scale
+				n = index / m.scale
+				break
 			}
 		}
-		return min(n, f.bound/m.scale)
 	}
-	for i := range n {
-		if !f.present(m, (i+1)*m.scale-1, i) {
-			return i
-		}
+	if n < limit {
+		f.present(m, (n+1)*m.scale-1, n) // takes note of a pending answer
 	}
 	return n
 }
