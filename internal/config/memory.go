@@ -1,0 +1,95 @@
+package config
+
+import (
+	"bufio"
+	"bytes"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+)
+
+const (
+	// storeStep is what a default store size is rounded down to.
+	storeStep = 64 << 20
+	// MinStoreBytes is the smallest store.
+	MinStoreBytes = 256 << 20
+)
+
+// DefaultStoreBytes is a quarter of the memory that the process may use: of the
+// tightest memory limit of its control groups, or of the machine. root is the
+// root file system.
+func DefaultStoreBytes(root fs.FS) Size {
+	available := min(memTotal(root), cgroupLimit(root))
+	if available == unlimited {
+		return MinStoreBytes // neither could be read
+	}
+	return Size(max(available/4/storeStep*storeStep, MinStoreBytes))
+}
+
+const unlimited = ^uint64(0)
+
+// memTotal reads the machine's memory.
+func memTotal(root fs.FS) uint64 {
+	data, err := fs.ReadFile(root, "proc/meminfo")
+	if err != nil {
+		return unlimited
+	}
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for lines.Scan() {
+		fields := strings.Fields(lines.Text())
+		if len(fields) >= 2 && fields[0] == "MemTotal:" {
+			if kib, err := strconv.ParseUint(fields[1], 10, 53); err == nil {
+				return kib << 10
+			}
+		}
+	}
+	return unlimited
+}
+
+// cgroupLimit returns the tightest limit of the process's control groups and
+// their ancestors, version 2 or 1. In a container the files of its own group
+// stand at the mount's root, which is looked at in any case.
+func cgroupLimit(root fs.FS) uint64 {
+	limit := min(readLimit(root, "sys/fs/cgroup/memory.max"), readLimit(root, "sys/fs/cgroup/memory/memory.limit_in_bytes"))
+	data, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return limit
+	}
+	for line := range strings.Lines(string(data)) {
+		// hierarchy:controllers:path
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		mount, file := "", ""
+		switch {
+		case parts[0] == "0" && parts[1] == "":
+			mount, file = "sys/fs/cgroup", "memory.max"
+		case strings.Contains(","+parts[1]+",", ",memory,"):
+			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		default:
+			continue
+		}
+		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
+			limit = min(limit, readLimit(root, path.Join(mount, group, file)))
+			if group == "/" {
+				break
+			}
+		}
+	}
+	return limit
+}
+
+// readLimit reads one limit; version 1 writes none as a very large number.
+func readLimit(root fs.FS, name string) uint64 {
+	data, err := fs.ReadFile(root, name)
+	if err != nil {
+		return unlimited
+	}
+	limit, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil || limit >= 1<<60 { // "max"
+		return unlimited
+	}
+	return limit
+}
