@@ -1,0 +1,84 @@
+import pytest
+
+from mooncake_sidecar import config
+
+
+def test_defaults_need_nothing():
+    settings = config.parse(None)
+    assert settings.lookup_timeout_ms == 50
+    assert settings.autostart and settings.verify and settings.enable_lookup
+    assert not settings.save_decode_cache and not settings.lookup_async
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("4GiB", 4 << 30), ("4GB", 4 << 30), ("512m", 512 << 20), (1024, 1024), ("1.5K", 1536), (" 2 TiB ", 2 << 40)],
+)
+def test_sizes(value, expected):
+    assert config.parse({"store_bytes": value}).store_bytes == expected
+
+
+@pytest.mark.parametrize("value", ["", "4 parsecs", -1, 0, True, None, 1.5, "0"])
+def test_bad_sizes(value):
+    with pytest.raises(ValueError, match="store_bytes"):
+        config.parse({"store_bytes": value})
+
+
+@pytest.mark.parametrize(("value", "expected"), [(10, 10), ("15m", 900), ("500ms", 0.5), (2.5, 2.5)])
+def test_durations(value, expected):
+    assert config.parse({"load_timeout_s": value}).load_timeout_s == expected
+
+
+def test_unknown_key_names_the_nearest_and_lists_all():
+    with pytest.raises(ValueError) as caught:
+        config.parse({"lookup_asink": True})
+    text = str(caught.value)
+    assert "'lookup_asink'" in text and "'lookup_async'" in text
+    assert all(key in text for key in config.known_keys())
+
+
+def test_synchronous_loads_are_refused():
+    with pytest.raises(ValueError, match="load_async is false"):
+        config.parse({"load_async": False})
+    assert config.parse({"load_async": True}).load_async
+
+
+def test_keys_of_the_in_tree_connector_are_accepted(caplog):
+    settings = config.parse(
+        {
+            "lookup_async": "True",
+            "enable_lookup": False,
+            "save_decode_cache": True,
+            "cache_prefix": "p",
+            "preferred_segment": "s",
+            "enable_group_semantics": "False",
+            "store_tp_size": 4,
+            "enable_store_tp_lcm": True,
+            "prefill_tp_sizes": [1, 2],
+            "enable_cross_layers_blocks": "False",
+            "custom_mem_pool": "NVLINK",
+            "lookup_rpc_port": "7",
+        }
+    )
+    assert settings.lookup_async and not settings.enable_lookup and settings.lookup_rpc_port == 7
+    config.warn_ignored(settings)
+    assert len(caplog.records) == 1
+    assert "store_tp_size" in caplog.text and "cache_prefix" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"lookup_timeout_ms": 0},
+        {"lookup_timeout_ms": "soon"},
+        {"lookup_rpc_port": 70000},
+        {"cache_prefix": 3},
+        {"autostart": "maybe"},
+        {"linger_s": -1},
+        {"log_level": "loud"},
+        {"preferred_segment": ""},
+    ],
+)
+def test_values_that_do_not_fit_name_their_key(extra):
+    with pytest.raises(ValueError, match=next(iter(extra))):
+        config.parse(extra)

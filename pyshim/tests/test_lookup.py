@@ -1,0 +1,193 @@
+import os
+import random
+import struct
+import threading
+
+import pytest
+import zmq
+
+from mooncake_sidecar.lookup import MISS, Hit, LookupClient, decode_answer
+
+
+class Server:
+    """A lookup server whose answers the test writes: ``answer(frames) -> list of replies``."""
+
+    def __init__(self, path, answer):
+        self.context = zmq.Context()
+        self.sock = self.context.socket(zmq.ROUTER)
+        self.sock.bind("ipc://" + path)
+        self.answer = answer
+        self.stopping = threading.Event()
+        self.seen = []
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        while not self.stopping.is_set():
+            if self.sock.poll(10):
+                peer, empty, *frames = self.sock.recv_multipart()
+                assert empty == b""
+                self.seen.append(frames)
+                for reply in self.answer(frames):
+                    self.sock.send_multipart([peer, b"", *reply])
+
+    def close(self):
+        self.stopping.set()
+        self.thread.join()
+        self.sock.close(0)
+        self.context.term()
+
+
+def trailer(frames, flags=0):
+    return frames[5] + bytes([flags])
+
+
+@pytest.fixture
+def serve(runtime_dir):
+    servers, clients = [], []
+
+    def start(answer, timeout_ms=5000, asynchronous=False):
+        path = os.path.join(runtime_dir, "lookup")
+        servers.append(Server(path, answer))
+        client = LookupClient(timeout_ms, asynchronous)
+        clients.append(client)
+        client.mark_up(path)
+        return client, servers[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+    for server in servers:
+        server.close()
+
+
+HASHES = [bytes([i]) * 32 for i in range(4)]
+
+
+def test_the_wire_format(serve):
+    client, server = serve(lambda f: [[struct.pack(">III", 48, 1, 40), trailer(f)]])
+    assert client.ask("req", 70, HASHES) == Hit(48, ((1, 40),))
+    assert server.seen == [
+        [b"lookup2", struct.pack(">I", 70), struct.pack(">H", 32), b"".join(HASHES), b"req", struct.pack(">Q", 1)]
+    ]
+
+
+def test_without_hashes_the_hash_length_is_zero(serve):
+    client, server = serve(lambda f: [[struct.pack(">I", 0), trailer(f)]])
+    assert client.ask("req", 5, []) == MISS
+    assert server.seen[0][2:4] == [b"\0\0", b""]
+
+
+def test_a_silent_server_costs_one_deadline_and_then_nothing(serve):
+    client, server = serve(lambda f: [], timeout_ms=20)
+    downs = []
+    client.on_down = lambda: downs.append(1)
+    assert client.ask("a", 70, HASHES) == MISS
+    assert not client.up and downs == [1] and client.counters.timeouts == 1
+    for _ in range(100):
+        assert client.ask("b", 70, HASHES) == MISS
+    assert client.counters.skipped == 100 and client.counters.lookups == 1
+
+
+def test_after_a_ping_it_asks_again_and_drops_the_late_answer(serve):
+    late = []
+
+    def answer(frames):
+        if frames[0] == b"ping":
+            return [[b"\1"]]
+        if not late:
+            late.append(frames)
+            return []
+        # The first question's answer arrives now, before the second's.
+        return [[struct.pack(">I", 999), trailer(late[0])], [struct.pack(">I", 16), trailer(frames)]]
+
+    client, _ = serve(answer, timeout_ms=50)
+    assert client.ask("a", 70, HASHES) == MISS
+    path = client._endpoint.removeprefix("ipc://")
+    assert client.ping(path, 5)
+    client._timeout_s = 5
+    client.mark_up(path)
+    assert client.ask("a", 70, HASHES) == Hit(16)
+
+
+def test_a_late_answer_on_the_same_socket_is_not_taken_for_another_request(serve):
+    client, _ = serve(
+        lambda f: [[struct.pack(">I", 999), struct.pack(">QB", 12345, 0)], [struct.pack(">I", 32), trailer(f)]]
+    )
+    assert client.ask("a", 70, HASHES) == Hit(32)
+
+
+@pytest.mark.parametrize("payload", [b"\0", b"", b"abc", b"12345", b"\0" * (4 + 8 * 65)])
+def test_errors_and_malformed_answers_are_misses(serve, payload):
+    client, _ = serve(lambda f: [[payload, trailer(f)]])
+    assert client.ask("a", 70, HASHES) == MISS
+    assert client.counters.malformed == 1 and client.up
+
+
+def test_answers_of_any_shape_do_not_raise(serve):
+    rng = random.Random(4)
+
+    def answer(frames):
+        junk = [[rng.randbytes(rng.randrange(12)) for _ in range(rng.randrange(4))] for _ in range(5)]
+        return [*junk, [struct.pack(">I", 16), trailer(frames)]]
+
+    client, _ = serve(answer)
+    for i in range(100):
+        assert client.ask(str(i), 70, HASHES) == Hit(16)
+
+
+def test_pending_is_a_miss_to_a_synchronous_client(serve):
+    client, _ = serve(lambda f: [[struct.pack(">I", 0), trailer(f, 1)]])
+    assert client.ask("a", 70, HASHES) == MISS
+    assert client.up
+
+
+def ask_until_known(client):
+    answers = [client.ask("a", 70, HASHES)]
+    while answers[-1] is None:
+        client._socket and client._socket.poll(100)
+        answers.append(client.ask("a", 70, HASHES))
+    return answers
+
+
+def test_an_asynchronous_client_first_answers_none(serve):
+    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f)]], asynchronous=True)
+    answers = ask_until_known(client)
+    assert answers[0] is None and answers[-1] == Hit(64)
+    assert len(server.seen) == 1
+
+
+def test_an_asynchronous_client_asks_again_while_pending(serve):
+    client, server = serve(
+        lambda f: [[struct.pack(">I", 64), trailer(f, 1 if len(server.seen) < 3 else 0)]], asynchronous=True
+    )
+    assert ask_until_known(client)[-1] == Hit(64)
+    assert len(server.seen) == 3
+
+
+def test_a_discarded_request_leaves_nothing(serve):
+    client, _ = serve(lambda f: [], asynchronous=True)
+    assert client.ask("a", 70, HASHES) is None
+    client.discard("a")
+    assert not client._asked and not client._by_sequence
+
+
+def test_reset(serve):
+    client, server = serve(lambda f: [[b"\1"]])
+    assert client.reset() and server.seen == [[b"reset"]]
+    client.mark_down()
+    assert client.reset() is False
+
+
+def test_reset_refused(serve):
+    client, _ = serve(lambda f: [[b"\0"]])
+    assert client.reset() is False
+
+
+def test_decode_random_payloads():
+    rng = random.Random(5)
+    for _ in range(5000):
+        try:
+            decode_answer(rng.randbytes(rng.randrange(40)))
+        except ValueError:
+            pass

@@ -1,0 +1,119 @@
+import random
+
+import pytest
+
+from mooncake_sidecar.pins import PinLedger, PinSet
+
+
+class Pool:
+    """Reference counts by block id."""
+
+    def __init__(self, size=1000):
+        self.blocks = list(range(size))
+        self.refs = [0] * size
+
+    def touch(self, blocks):
+        for block in blocks:
+            assert block != 0
+            self.refs[block] += 1
+
+    def free_blocks(self, blocks):
+        for block in blocks:
+            self.refs[block] -= 1
+            assert self.refs[block] >= 0
+
+    def held(self):
+        return {b for b, n in enumerate(self.refs) if n}
+
+
+@pytest.fixture
+def pool():
+    return Pool()
+
+
+@pytest.fixture
+def ledger(pool):
+    ledger = PinLedger(2)
+    ledger.bind(pool)
+    return ledger
+
+
+def test_each_block_once_until_the_last_rank_of_the_last_job(ledger, pool):
+    pins = PinSet()
+    ledger.take(pins, 1, [[1, 2]])
+    ledger.take(pins, 2, [[1, 2, 3, 4]])
+    assert [pool.refs[b] for b in (1, 2, 3, 4)] == [1, 1, 1, 1]
+    ledger.acknowledge(1)
+    ledger.acknowledge(1)
+    assert pool.held() == {1, 2, 3, 4}
+    ledger.acknowledge(2)
+    assert pool.held() == {1, 2, 3, 4} and len(ledger) == 1
+    ledger.acknowledge(2)
+    assert pool.held() == set() and len(ledger) == 0
+
+
+def test_the_null_block_is_never_held(ledger, pool):
+    ledger.take(PinSet(), 1, [[0, 5, 0]], [0])
+    assert pool.held() == {5}
+
+
+def test_blocks_that_left_the_table_go_with_their_last_job(ledger, pool):
+    pins = PinSet()
+    ledger.take(pins, 1, [[1, 2, 3]])
+    ledger.take(pins, 2, [[0, 2, 3, 4]])  # a window moved on
+    assert pool.held() == {1, 2, 3, 4}
+    ledger.acknowledge(1, 2)
+    assert pool.held() == {2, 3, 4}
+    ledger.acknowledge(2, 2)
+    assert pool.held() == set()
+
+
+def test_jobs_acknowledged_out_of_order(ledger, pool):
+    pins = PinSet()
+    ledger.take(pins, 1, [[1, 2]])
+    ledger.take(pins, 2, [[0, 2]])
+    ledger.acknowledge(2, 2)
+    assert pool.held() == {1, 2}
+    ledger.acknowledge(1, 2)
+    assert pool.held() == set()
+
+
+def test_unknown_and_repeated_acknowledgements_change_nothing(ledger, pool):
+    ledger.take(PinSet(), 1, [[1]])
+    ledger.acknowledge(9)
+    ledger.acknowledge(1, 2)
+    ledger.acknowledge(1, 2)
+    assert pool.held() == set() and len(ledger) == 0
+
+
+def test_random_histories_against_a_naive_model():
+    """A block must be held while a job that names it is outstanding, and nothing must be held without jobs."""
+    for seed in range(300):
+        rng = random.Random(seed)
+        pool, ledger = Pool(), PinLedger(1)
+        ledger.bind(pool)
+        requests = [PinSet() for _ in range(3)]
+        tables = [[[], []] for _ in requests]
+        outstanding = {}
+        job = 0
+        for _ in range(60):
+            r = rng.randrange(3)
+            if rng.random() < 0.6:
+                for table in tables[r]:
+                    table += [rng.randrange(1, 60) for _ in range(rng.randrange(3))]
+                    if table and rng.random() < 0.3:
+                        table[rng.randrange(len(table))] = rng.choice([0, rng.randrange(1, 60)])
+                job += 1
+                extra = [rng.randrange(60) for _ in range(rng.randrange(2))]
+                snapshot = [list(table) for table in tables[r]]
+                ledger.take(requests[r], job, snapshot, extra)
+                outstanding[job] = {*snapshot[0], *snapshot[1], *extra} - {0}
+            elif outstanding:
+                done = rng.choice(list(outstanding))
+                ledger.acknowledge(done)
+                del outstanding[done]
+            needed = set().union(*outstanding.values())
+            assert needed <= pool.held(), seed
+        for done in outstanding:
+            ledger.acknowledge(done)
+        assert pool.held() == set() and not any(p.held or p.leaving for p in requests), seed
