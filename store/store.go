@@ -25,6 +25,9 @@ var (
 	// ErrStaleNamespace: the namespace was reset or is not known to this
 	// incarnation of the store; open it again.
 	ErrStaleNamespace = errors.New("stale namespace")
+	// ErrShardTooLarge: a shard of the namespace is larger than the store can
+	// place.
+	ErrShardTooLarge = errors.New("shard too large for the store")
 )
 
 // NamespaceID is the store's short name of an open namespace. It holds for one
