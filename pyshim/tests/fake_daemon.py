@@ -38,7 +38,7 @@ class Fake:
         self.silent = False
         self.pending_once = False
         self.store_ready = True
-        self.stats = {"stores": 0, "loads": 0, "cancels": 0, "finished": [], "preempted": [], "leases_released": [], "lookups": 0}
+        self.stats = {"stores": 0, "loads": 0, "cancels": 0, "finished": [], "preempted": [], "leases_released": [], "lookups": 0, "results": 0}
         self.workers = []
 
     def listen(self, name, serve):
@@ -215,6 +215,7 @@ class Fake:
                 getattr(self, job["t"])(state, job, result)
         try:
             self.send(conn, result)
+            self.stats["results"] += 1
         except OSError:
             pass
 
