@@ -1,0 +1,85 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// maxCall bounds the items of one call to the store, so that a message stays
+// well below what a transport takes.
+const maxCall = 8192
+
+var (
+	errCancelled = errors.New("cancelled")
+	errCopy      = errors.New("copy failed")
+	errBadPlace  = errors.New("the store named memory that is not mapped")
+)
+
+// memoryOf returns the bytes of a place, which must be exactly one shard.
+func memoryOf(segments []store.Segment, place store.Place, shardBytes int) ([]byte, error) {
+	if int64(place.Segment) >= int64(len(segments)) || int(place.Bytes) != shardBytes {
+		return nil, fmt.Errorf("%w: segment %d of %d, %d bytes for a shard of %d",
+			errBadPlace, place.Segment, len(segments), place.Bytes, shardBytes)
+	}
+	data := segments[place.Segment].Data()
+	end := place.Offset + uint64(place.Bytes)
+	if end < place.Offset || end > uint64(len(data)) {
+		return nil, fmt.Errorf("%w: [%d, %d) of %d bytes", errBadPlace, place.Offset, end, len(data))
+	}
+	return data[place.Offset:end:end], nil
+}
+
+// copyAll copies in batches, each of which begins with a look at the job board.
+// after, when not nil, is told of each batch that was copied; copies[i].Checksum
+// is set by then. On an error the batch under way is in an unknown state, and
+// no copy of the job is under way any more.
+func (n *session) copyAll(j *job, direction Direction, copies []ShardCopy, after func(from, to int)) error {
+	for from := 0; from < len(copies); {
+		to := n.batchEnd(copies, from)
+		if n.isCancelled(j) {
+			return errCancelled
+		}
+		if d := n.srv.cfg.Faults.CopyDelay; d > 0 {
+			pause(n.ctx, d)
+		}
+		if err := n.copyBatch(j, direction, copies[from:to]); err != nil {
+			if n.isCancelled(j) {
+				return errCancelled
+			}
+			return fmt.Errorf("%w: %w", errCopy, err)
+		}
+		if after != nil {
+			after(from, to)
+		}
+		from = to
+	}
+	return nil
+}
+
+// batchEnd returns the end of the batch that begins at from.
+func (n *session) batchEnd(copies []ShardCopy, from int) int {
+	to, bytes := from, 0
+	for to < len(copies) && to-from < n.srv.cfg.BatchShards {
+		bytes += len(copies[to].Memory)
+		if to > from && bytes > n.srv.cfg.BatchBytes {
+			break
+		}
+		to++
+	}
+	return to
+}
+
+// copyBatch copies one batch and waits for it, whatever becomes of the job: as
+// long as the device may touch a block, the job is not over.
+func (n *session) copyBatch(j *job, direction Direction, batch []ShardCopy) error {
+	ctx := j.ctx
+	if n.srv.cfg.Faults.IgnoreCancel {
+		ctx = context.WithoutCancel(ctx)
+	}
+	done := make(chan error, 1)
+	n.mapping.Copy(ctx, direction, nil, batch, func(err error) { done <- err })
+	return <-done
+}

@@ -1,0 +1,203 @@
+package worker
+
+import (
+	"errors"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// load is a load under way.
+type load struct {
+	n     *session
+	j     *job
+	items []loadItem
+	got   []store.GetResult // by item; the zero value for one not asked
+	// loaded marks the items whose block holds verified bytes.
+	loaded []bool
+	failed []store.FailedChunk // for the store
+	bytes  int64
+}
+
+// runLoad does a load: references first, then copies, then what failed. Every
+// planned block that was not positively loaded is in the result.
+func (n *session) runLoad(j *job) *connector.Result {
+	items, err := n.rank.planLoad(j.load)
+	if err != nil {
+		n.srv.stats.malformed.Add(1)
+		n.srv.cfg.Log.Warn("load refused", "job", j.id, "error", err)
+		return &connector.Result{Status: connector.StatusFailed, Reason: reasonMalformed}
+	}
+	l := &load{n: n, j: j, items: items, got: make([]store.GetResult, len(items)), loaded: make([]bool, len(items))}
+	err = l.run()
+	l.giveBack()
+	return l.result(err)
+}
+
+func (l *load) run() error {
+	if len(l.items) == 0 {
+		return nil
+	}
+	if l.n.isCancelled(l.j) {
+		return errCancelled
+	}
+	if err := l.get(); err != nil {
+		return err
+	}
+	ready := l.ready()
+	segments := l.n.srv.cfg.Store.Segments()
+	copies := make([]ShardCopy, ready)
+	for i := range copies {
+		it := &l.items[i]
+		memory, err := memoryOf(segments, l.got[i].Place, l.n.rank.groups[it.group].shardBytes)
+		if err != nil {
+			return err
+		}
+		copies[i] = ShardCopy{Group: it.group, BlockID: it.block, Memory: memory}
+	}
+	return l.n.copyAll(l.j, Load, copies, func(from, to int) { l.verify(copies, from, to) })
+}
+
+// get takes the references, all of them before the first copy, so that what is
+// behind can't be evicted while we copy what is in front.
+func (l *load) get() error {
+	asked := make([]int, len(l.items))
+	for i := range asked {
+		asked[i] = i
+	}
+	const shortest, longest = 2 * time.Millisecond, 50 * time.Millisecond
+	for wait := shortest; len(asked) > 0; wait = min(2*wait, longest) {
+		var loading []int
+		for from := 0; from < len(asked); from += maxCall {
+			part := asked[from:min(from+maxCall, len(asked))]
+			if err := l.getPart(part); err != nil {
+				return err
+			}
+			for _, i := range part {
+				if l.got[i].Status == store.GetLoading {
+					loading = append(loading, i)
+				}
+			}
+		}
+		if asked = loading; len(asked) > 0 {
+			// A slower tier takes its time; the engine's deadline bounds it.
+			if pause(l.j.ctx, wait); l.n.isCancelled(l.j) {
+				return errCancelled
+			}
+		}
+	}
+	return nil
+}
+
+// getPart asks the store for some items.
+func (l *load) getPart(part []int) error {
+	request := make([]store.GetItem, len(part))
+	for k, i := range part {
+		it := &l.items[i]
+		request[k] = store.GetItem{Group: uint32(it.group), Hash: it.hash, Shard: l.n.rank.groups[it.group].shard}
+	}
+	lease := store.Lease{Engine: l.n.rank.engine, Request: l.j.load.Request}
+	ctx, cancel := l.n.srv.storeContext()
+	defer cancel()
+	return l.n.namespace.with(ctx, func(ns store.Namespace) error {
+		results, err := l.n.srv.cfg.Store.Get(ctx, ns, lease, request)
+		if err != nil {
+			return err
+		}
+		for k := range min(len(part), len(results)) {
+			l.got[part[k]] = results[k]
+		}
+		return nil
+	})
+}
+
+// ready returns how many items, from the first on, can be copied. The first that
+// is gone ends the load: what a prefix lacks makes all behind it useless.
+func (l *load) ready() int {
+	ready := len(l.items)
+	for i := range l.items {
+		if l.got[i].Status != store.GetReady {
+			ready = min(ready, i)
+			l.fail(i, false)
+		}
+	}
+	return ready
+}
+
+func (l *load) fail(i int, corrupt bool) {
+	l.failed = append(l.failed, store.FailedChunk{Group: uint32(l.items[i].group), Hash: l.items[i].hash, Corrupt: corrupt})
+	if corrupt {
+		l.n.srv.stats.corrupt.Add(1)
+	} else {
+		l.n.srv.stats.absent.Add(1)
+	}
+}
+
+// verify looks at the checksums of what arrived.
+func (l *load) verify(copies []ShardCopy, from, to int) {
+	check := l.n.rank.verify && !l.n.srv.cfg.Faults.NoVerify
+	for i := from; i < to; i++ {
+		if check && copies[i].Checksum != l.got[i].Checksum {
+			l.fail(i, true)
+			continue
+		}
+		l.loaded[i] = true
+		l.bytes += int64(len(copies[i].Memory))
+	}
+}
+
+// giveBack releases the references and tells the store what failed. The latter
+// comes before the result: the engine may look the same prefix up next.
+func (l *load) giveBack() {
+	var refs []uint64
+	for i := range l.got {
+		if l.got[i].Status == store.GetReady {
+			refs = append(refs, l.got[i].Ref)
+		}
+	}
+	l.n.srv.cleaner.release(refs)
+	for from := 0; from < len(l.failed); from += maxCall {
+		part := l.failed[from:min(from+maxCall, len(l.failed))]
+		ctx, cancel := l.n.srv.storeContext()
+		err := l.n.namespace.with(ctx, func(ns store.Namespace) error { return l.n.srv.cfg.Store.ReportFailed(ctx, ns, part) })
+		cancel()
+		if err != nil {
+			l.n.srv.cfg.Log.Warn("report failed chunks", "job", l.j.id, "chunks", len(part), "error", err)
+			return
+		}
+	}
+}
+
+func (l *load) result(err error) *connector.Result {
+	r := &connector.Result{Status: connector.StatusOK, Bytes: l.bytes, Failed: failedBlocks(l.items, l.loaded)}
+	r.Chunks = len(l.items) - len(r.Failed)/4
+	switch {
+	case errors.Is(err, errCancelled):
+		r.Status, r.Reason = connector.StatusCancelled, reasonCancelled
+	case err != nil:
+		r.Status, r.Reason = connector.StatusFailed, reasonOf(err)
+		l.n.srv.cfg.Log.Warn("load failed", "job", l.j.id, "request", l.j.load.Request, "error", err)
+	case len(r.Failed) > 0:
+		r.Status, r.Reason = connector.StatusFailed, reasonAbsent
+		for _, f := range l.failed {
+			if f.Corrupt {
+				r.Reason = reasonCorrupt
+			}
+		}
+	}
+	return r
+}
+
+// reasonOf turns an error into a Result's reason.
+func reasonOf(err error) string {
+	switch {
+	case errors.Is(err, errCopy):
+		return reasonCopy
+	case errors.Is(err, errBadPlace):
+		return reasonBadPlace
+	case isAway(err):
+		return reasonNoStore
+	}
+	return reasonStoreError
+}

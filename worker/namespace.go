@@ -1,0 +1,75 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// namespace is a session's name for its namespace in the store. It opens itself
+// when it is first needed, and again when the store has forgotten it: a store
+// that is away at the registration, or started anew later, costs nothing but
+// the jobs of that time.
+type namespace struct {
+	store store.Store
+	spec  *kv.NamespaceSpec
+
+	mu struct {
+		sync.Mutex
+		opened bool
+		ns     store.Namespace
+	}
+}
+
+func newNamespace(s store.Store, spec *kv.NamespaceSpec) *namespace {
+	return &namespace{store: s, spec: spec}
+}
+
+// open returns the namespace's name.
+func (n *namespace) open(ctx context.Context) (store.Namespace, error) {
+	n.mu.Lock()
+	opened, ns := n.mu.opened, n.mu.ns
+	n.mu.Unlock()
+	if opened {
+		return ns, nil
+	}
+	// Not under the lock: two pipelines may ask at once, and get one answer.
+	ns, err := n.store.OpenNamespace(ctx, n.spec)
+	if err != nil {
+		return store.Namespace{}, err
+	}
+	n.mu.Lock()
+	n.mu.opened, n.mu.ns = true, ns
+	n.mu.Unlock()
+	return ns, nil
+}
+
+// forget makes the next open ask again, unless somebody has done so.
+func (n *namespace) forget(stale store.Namespace) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.mu.ns == stale {
+		n.mu.opened = false
+	}
+}
+
+// with makes a call under the namespace's name, once more when that is stale.
+func (n *namespace) with(ctx context.Context, call func(store.Namespace) error) error {
+	for attempt := 0; ; attempt++ {
+		ns, err := n.open(ctx)
+		if err != nil {
+			return err
+		}
+		err = call(ns)
+		if !errors.Is(err, store.ErrStaleNamespace) {
+			return err
+		}
+		n.forget(ns)
+		if attempt == 1 {
+			return err
+		}
+	}
+}

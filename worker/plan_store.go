@@ -1,0 +1,96 @@
+package worker
+
+import (
+	"fmt"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// storeItem is one shard to save.
+type storeItem struct {
+	put   store.PutItem
+	block uint32
+	// from is where the chunk begins in tokens; a boundary put, which leaves no
+	// hole in the request's saved range, has -1.
+	from int
+}
+
+// planStore lists what a store job saves behind start tokens, boundary puts
+// first, then group by group in chunk order. end is the request's saved length
+// when all of it is stored.
+func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem, end int, err error) {
+	blob, err := r.blobOf(job.Hashes, job.HashLen)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := r.checkTables(job.Blocks); err != nil {
+		return nil, 0, err
+	}
+	if items, err = r.boundaryPuts(job, blob); err != nil {
+		return nil, 0, err
+	}
+	l := r.spec.SchedulerBlockTokens
+	end = job.TokenLen / l * l
+	if end/r.spec.HashBlockTokens > blob.Len() {
+		return nil, 0, fmt.Errorf("%w: %d tokens want %d hashes, there are %d", errJob, end, end/r.spec.HashBlockTokens, blob.Len())
+	}
+	if end <= start {
+		return items, end, nil
+	}
+	masks, err := r.coord.StoreMask(end, start, job.PrefillEnd)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%w: %w", errJob, err)
+	}
+	for g, group := range r.groups {
+		table := job.Blocks[g]
+		for chunk := masks[g].First; chunk < masks[g].End() && 4*chunk < len(table); chunk++ {
+			block := blockAt(table, chunk)
+			if block == nullBlock || !masks[g].Has(chunk) || !group.puts(chunk) {
+				continue
+			}
+			items = append(items, storeItem{block: block, from: chunk * group.blockTokens, put: store.PutItem{
+				Group: uint32(g), Shard: group.shard, Depth: uint32(chunk),
+				Hash: blob.At((chunk+1)*group.scale - 1), Parent: r.parent(blob, g, chunk),
+			}})
+		}
+	}
+	return items, end, nil
+}
+
+// boundaryPuts lists the blocks that are saved under the hash of an explicit
+// prefix: the state of a Mamba group, the partial end of a prompt.
+func (r *rank) boundaryPuts(job *connector.StoreJob, blob kv.HashBlob) ([]storeItem, error) {
+	var items []storeItem
+	for _, b := range job.BoundaryPuts {
+		g, block, tokens := b[0], b[1], b[2]
+		if g < 0 || g >= len(r.groups) || block < 0 || block >= int(r.numBlocks) {
+			return nil, fmt.Errorf("%w: a boundary put of group %d, block %d", errJob, g, block)
+		}
+		index := tokens/r.spec.HashBlockTokens - 1
+		if tokens%r.spec.HashBlockTokens != 0 || index < 0 || index >= blob.Len() {
+			return nil, fmt.Errorf("%w: group %d: a boundary put at %d tokens with %d hashes", errJob, g, tokens, blob.Len())
+		}
+		chunk := ceilDiv(tokens, r.groups[g].blockTokens) - 1
+		if block == nullBlock || !r.groups[g].puts(chunk) {
+			continue
+		}
+		items = append(items, storeItem{block: uint32(block), from: -1, put: store.PutItem{
+			Group: uint32(g), Shard: r.groups[g].shard, Depth: uint32(chunk),
+			Hash: blob.At(index), Parent: r.parent(blob, g, chunk),
+		}})
+	}
+	return items, nil
+}
+
+// parent returns the hash of the chunk before, zero for the first.
+func (r *rank) parent(blob kv.HashBlob, group, chunk int) kv.Hash {
+	if chunk == 0 {
+		return kv.Hash{}
+	}
+	return blob.At(chunk*r.groups[group].scale - 1)
+}
+
+// puts reports whether this rank is the one of its equals that puts the chunk.
+func (g *rankGroup) puts(chunk int) bool { return chunk%g.stride == g.phase }

@@ -1,0 +1,163 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+)
+
+// read takes messages until the connection ends. A store or load frame that does
+// not parse, but names its job, is answered and forgotten; every other fault in
+// a frame ends the session.
+func (n *session) read() error {
+	for {
+		msg, fds, err := n.talk.receive()
+		var bad *connector.MalformedError
+		if errors.As(err, &bad) && bad.Job != 0 && !n.queue.known(bad.Job) {
+			n.srv.stats.malformed.Add(1)
+			err = n.talk.send(bad.Message())
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return n.srv.complain(n.talk, err)
+		}
+		closeFDs(fds) // none is due
+		if err := n.take(msg); err != nil {
+			return n.srv.complain(n.talk, err)
+		}
+	}
+}
+
+func (n *session) take(msg any) error {
+	switch m := msg.(type) {
+	case *connector.StoreJob:
+		j := n.newJob(m.Job)
+		j.store = m
+		j.bytes = sizeOf(m.Hashes, m.TokenIDs, m.Blocks) + int64(len(m.BoundaryPuts)*24)
+		return n.addStore(j)
+	case *connector.LoadJob:
+		j := n.newJob(m.Job)
+		j.load = m
+		j.bytes = sizeOf(m.Hashes, nil, m.Blocks)
+		return n.add(j)
+	case *connector.Cancel:
+		n.cancel(m)
+	case *connector.Finished:
+		n.finished(m)
+	case *connector.Ping:
+		return n.srv.pong(n.talk, m)
+	default:
+		return fmt.Errorf("%w: %T from a registered engine", errOutOfOrder, msg)
+	}
+	return nil
+}
+
+// jobBytes is what a job costs beside its fields of variable length.
+const jobBytes = 1024
+
+func sizeOf(a, b []byte, tables [][]byte) int64 {
+	n := jobBytes + len(a) + len(b)
+	for _, t := range tables {
+		n += len(t)
+	}
+	return int64(n)
+}
+
+func (n *session) newJob(id uint64) *job {
+	j := &job{id: id, arrived: time.Now()}
+	j.ctx, j.cancel = context.WithCancel(n.ctx)
+	return j
+}
+
+// addStore notes a store job in the ledger and queues it.
+func (n *session) addStore(j *job) error {
+	if n.queue.known(j.id) {
+		return n.duplicate(j)
+	}
+	n.ledgerMu.Lock()
+	current := n.ledger.Begin(j.store.Epoch, j.store.Request, j.id)
+	n.ledgerMu.Unlock()
+	if !current {
+		return n.drop(j, reasonStaleEpoch)
+	}
+	return n.add(j)
+}
+
+// add queues a job; a full queue drops the newest.
+func (n *session) add(j *job) error {
+	err := n.queue.add(j)
+	switch {
+	case errors.Is(err, errDuplicate):
+		return n.duplicate(j)
+	case err != nil:
+		n.forget(j)
+		return n.drop(j, reasonQueueFull)
+	}
+	return nil
+}
+
+// duplicate is the end of the session: the word of the board that both jobs use
+// can't cancel either of them.
+func (n *session) duplicate(j *job) error {
+	j.cancel()
+	return &connector.MalformedError{Type: j.kind(), Err: fmt.Errorf("job %d: %w", j.id, errDuplicate)}
+}
+
+// drop answers a job that was not begun. The error is the connection's, which
+// the reader will see for itself.
+func (n *session) drop(j *job, reason string) error {
+	j.cancel()
+	n.send(j, n.untouched(j, connector.StatusDropped, reason))
+	return nil
+}
+
+// untouched is the result of a job of which no byte was moved.
+func (n *session) untouched(j *job, status, reason string) *connector.Result {
+	r := &connector.Result{Status: status, Reason: reason}
+	if j.load != nil {
+		if items, err := n.rank.planLoad(j.load); err == nil {
+			r.Failed = failedBlocks(items, nil)
+		}
+	}
+	return r
+}
+
+// cancel gives jobs up. A job that runs is answered by its pipeline.
+func (n *session) cancel(m *connector.Cancel) {
+	for _, id := range m.Jobs {
+		var j *job
+		if n.srv.cfg.Faults.IgnoreCancel {
+			j = n.queue.disown(id)
+		} else if j = n.queue.take(id); j != nil {
+			n.forget(j)
+		}
+		if j != nil {
+			n.send(j, n.untouched(j, connector.StatusCancelled, reasonCancelled))
+		}
+	}
+}
+
+func (n *session) finished(m *connector.Finished) {
+	n.ledgerMu.Lock()
+	defer n.ledgerMu.Unlock()
+	for _, id := range m.Preempted {
+		n.ledger.Preempt(id)
+	}
+	for _, id := range m.Requests {
+		n.ledger.Finish(id)
+	}
+}
+
+// deviceNames lists the devices for an error message.
+func (s *Server) deviceNames() string {
+	return strings.Join(slices.Sorted(maps.Keys(s.cfg.Devices)), ", ")
+}

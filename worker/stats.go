@@ -1,0 +1,60 @@
+package worker
+
+import (
+	"sync/atomic"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+)
+
+// Stats are a server's counts since its start.
+type Stats struct {
+	Loads, LoadsFailed, LoadsCancelled    int64
+	Stores, StoresFailed, StoresCancelled int64
+	// Dropped jobs were never tried.
+	Dropped int64
+	// CorruptChunks did not match their checksum, AbsentChunks were gone.
+	CorruptChunks, AbsentChunks int64
+	LoadedBytes, StoredBytes    int64
+	// MalformedFrames did not parse or named what was never registered.
+	MalformedFrames int64
+	// RefusedConns were closed before they were served.
+	RefusedConns int64
+}
+
+type counters struct {
+	loads, loadsFailed, loadsCancelled    atomic.Int64
+	stores, storesFailed, storesCancelled atomic.Int64
+	dropped, corrupt, absent              atomic.Int64
+	loadedBytes, storedBytes              atomic.Int64
+	malformed, refused                    atomic.Int64
+}
+
+// Stats returns the counts.
+func (s *Server) Stats() Stats {
+	c := &s.stats
+	return Stats{
+		Loads: c.loads.Load(), LoadsFailed: c.loadsFailed.Load(), LoadsCancelled: c.loadsCancelled.Load(),
+		Stores: c.stores.Load(), StoresFailed: c.storesFailed.Load(), StoresCancelled: c.storesCancelled.Load(),
+		Dropped: c.dropped.Load(), CorruptChunks: c.corrupt.Load(), AbsentChunks: c.absent.Load(),
+		LoadedBytes: c.loadedBytes.Load(), StoredBytes: c.storedBytes.Load(),
+		MalformedFrames: c.malformed.Load(), RefusedConns: c.refused.Load(),
+	}
+}
+
+// count counts a result.
+func (c *counters) count(r *connector.Result) {
+	all, failed, cancelled, bytes := &c.stores, &c.storesFailed, &c.storesCancelled, &c.storedBytes
+	if r.Kind == connector.TypeLoad {
+		all, failed, cancelled, bytes = &c.loads, &c.loadsFailed, &c.loadsCancelled, &c.loadedBytes
+	}
+	all.Add(1)
+	bytes.Add(r.Bytes)
+	switch r.Status {
+	case connector.StatusFailed:
+		failed.Add(1)
+	case connector.StatusCancelled:
+		cancelled.Add(1)
+	case connector.StatusDropped:
+		c.dropped.Add(1)
+	}
+}
