@@ -29,8 +29,8 @@ type GroupExplanation struct {
 	// Stored and Asked count the group's chunks that are present and that can
 	// take part in a hit.
 	Stored, Asked int
-	// FirstMissing is the first chunk that can take part and is not present, -1
-	// for none.
+	// FirstMissing is the first chunk that can take part and is not present,
+	// from the group's own hit on where one is missing there; -1 for none.
 	FirstMissing int
 	// Missing is the answer about it.
 	Missing kv.Existence
@@ -71,7 +71,7 @@ func (c *Coordinator) Explain(numTokens, numHashes int, exists ExistsFunc) (Expl
 			g.Asked++
 			if answer := exists(i, c.HashIndex(i, chunk)); answer == kv.Present {
 				g.Stored++
-			} else if g.FirstMissing < 0 {
+			} else if g.FirstMissing < 0 || g.FirstMissing < g.Alone/spec.BlockTokens && chunk >= g.Alone/spec.BlockTokens {
 				g.FirstMissing, g.Missing = chunk, answer
 			}
 		}
@@ -95,7 +95,7 @@ func (c *Coordinator) usable(numTokens, numHashes int) int {
 func (c *Coordinator) reason(g *GroupExplanation, length int) string {
 	eagle := ""
 	if m := &c.merged[c.groups[g.Group].merged]; m.eagle && m.rule != ruleMamba {
-		eagle = "; the drafter recomputes the last of them"
+		eagle = "; the drafter recomputes the last unit"
 	}
 	switch {
 	case length == 0:
@@ -114,7 +114,7 @@ func (c *Coordinator) reason(g *GroupExplanation, length int) string {
 	case ruleWindow:
 		return fmt.Sprintf("no whole window of %d tokens is stored before a boundary beyond %d tokens; %s%s", g.WindowTokens, g.Alone, missing, eagle)
 	case ruleChunked:
-		return fmt.Sprintf("within the attention chunk of %d tokens that the hit ends in, %s", g.WindowTokens, "a chunk is missing")
+		return fmt.Sprintf("within the attention chunk of %d tokens that the hit ends in, %s", g.WindowTokens, missing)
 	}
 	return fmt.Sprintf("no state is stored beyond %d tokens", g.Alone)
 }
