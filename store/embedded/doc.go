@@ -16,8 +16,8 @@
 // the master alone; workers write only the bytes of slots that were granted to
 // them.
 //
-// A record counts only if its own CRC fits, and becomes valid by one 64-byte
-// write after its bytes and slots are final: a master that dies at any instant
+// A record counts only if its CRC fits, which covers its slots' entries too, and
+// becomes valid by one 64-byte write after its bytes and slots are final: a master that dies at any instant
 // leaves each chunk whole or absent. The bytes themselves carry a CRC-32C that
 // the loading worker checks, so a mistake here costs a miss and not a token.
 //

@@ -194,10 +194,9 @@ func (s *segment) readRecord(id uint32) (record, bool) {
 	if state != recPartial && state != recActive {
 		return record{}, false
 	}
-	if crc32.Checksum(b[:60], castagnoli) != le.Uint32(b[60:]) {
-		return record{}, false
-	}
-	return s.peekRecord(id), true
+	r := s.peekRecord(id)
+	sum, ok := s.recordCRC(b, r.slot)
+	return r, ok && sum == le.Uint32(b[60:])
 }
 
 // peekRecord reads a record that is known to be whole, or one being stored.
@@ -220,8 +219,31 @@ func (s *segment) writeRecord(id uint32, r *record) {
 	le.PutUint16(w[50:], r.group)
 	le.PutUint32(w[52:], r.depth&maxDepth|uint32(r.state)<<24)
 	le.PutUint32(w[56:], r.slot)
-	le.PutUint32(w[60:], crc32.Checksum(w[:60], castagnoli))
+	sum, ok := s.recordCRC(w[:], r.slot)
+	if !ok {
+		panic("BUG: a chunk's list of slots has no end")
+	}
+	le.PutUint32(w[60:], sum)
 	copy(b, w[:])
+}
+
+// recordCRC sums a record and the entries of its slots, so that a new record
+// never stands over an old slot's checksum, whatever order the writes arrived
+// in. False: the list of slots leads nowhere.
+func (s *segment) recordCRC(b []byte, slot uint32) (uint32, bool) {
+	sum := crc32.Checksum(b[:60], castagnoli)
+	for range kv.MaxShards {
+		if slot == noSlot {
+			break
+		}
+		if uint64(slot) >= uint64(s.Slabs)*uint64(s.SlotsPerSlab) {
+			return 0, false
+		}
+		entry := s.mem[s.slotsAt+uint64(slot)*slotEntryBytes:][:slotEntryBytes]
+		sum = crc32.Update(sum, castagnoli, entry)
+		slot = le.Uint32(entry[4:])
+	}
+	return sum, slot == noSlot
 }
 
 func (s *segment) clearRecord(id uint32) {

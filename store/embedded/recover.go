@@ -71,7 +71,7 @@ func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
 			continue
 		}
 		m.fresh = id + 1
-		slots, err := m.wholeChunkLocked(id, &r, taken)
+		slots, err := m.wholeChunkLocked(id, &r)
 		if err == nil {
 			if _, double := m.findLocked(store.NamespaceID(r.namespace), uint32(r.group), &r.hash); double {
 				err = fmt.Errorf("another record has its hash")
@@ -106,8 +106,9 @@ func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
 	return inUse
 }
 
-// wholeChunkLocked checks a record against its namespace and its slots.
-func (m *Master) wholeChunkLocked(id uint32, r *record, taken map[uint32]bool) ([]uint32, error) {
+// wholeChunkLocked checks a record against its namespace and its slots. A slot
+// names its record, so that no two records can share one.
+func (m *Master) wholeChunkLocked(id uint32, r *record) ([]uint32, error) {
 	if int(r.namespace) >= maxNamespaces || m.namespaces[r.namespace] == nil {
 		return nil, fmt.Errorf("namespace %d is not known", r.namespace)
 	}
@@ -127,7 +128,7 @@ func (m *Master) wholeChunkLocked(id uint32, r *record, taken map[uint32]bool) (
 		}
 		e, ok := m.seg.readSlot(slot)
 		class := m.seg.slabClass(slot / m.seg.SlotsPerSlab)
-		if !ok || e.record != id || e.shard >= kv.MaxShards || class != g.slotBytes || taken[slot] ||
+		if !ok || e.record != id || e.shard >= kv.MaxShards || class != g.slotBytes ||
 			uint64(slot%m.seg.SlotsPerSlab+1)*uint64(class) > m.seg.SlabBytes || seen>>e.shard&1 == 1 {
 			return nil, fmt.Errorf("slot %d does not fit", slot)
 		}
