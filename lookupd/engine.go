@@ -76,10 +76,9 @@ func (s *Server) converseEngine(e *engine) error {
 	}
 }
 
-// register reads engine messages until one can be granted. It returns nil when
-// the session is over before. Only a taken path leaves the session open for
-// another try, which the shim makes with a path of its own; pings are answered
-// meanwhile.
+// register reads the engine message and binds the engine's socket. It returns
+// nil when the session is over; whom a taken path is refused to asks again, for a
+// path of its own, in another session. Pings are answered meanwhile.
 func (s *Server) register(session *Session) (*engine, error) {
 	for {
 		msg, err := session.Receive()
@@ -93,14 +92,10 @@ func (s *Server) register(session *Session) (*engine, error) {
 			}
 		case *connector.Engine:
 			e, code, err := s.bind(session, msg)
-			if err == nil {
-				return e, nil
+			if err != nil {
+				return nil, session.Refuse(code, err)
 			}
-			err = session.Refuse(code, err)
-			if code != connector.CodeSocketTaken {
-				return nil, err
-			}
-			s.cfg.Log.Warn("lookup path refused", "engine", session.Hello.EngineID, "pid", session.Hello.PID, "error", err)
+			return e, nil
 		default:
 			return nil, session.unexpected(msg)
 		}

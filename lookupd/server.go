@@ -35,7 +35,8 @@ type Config struct {
 	// Welcome is the answer to a hello; Session is filled in.
 	Welcome connector.Welcome
 	// StoreClient serves a store client that was welcomed, until its session
-	// ends. Nil: store clients are refused.
+	// ends; an error other than that is told to the client. Nil: store clients are
+	// refused.
 	StoreClient func(ctx context.Context, s *Session) error
 	// OnBusy, if not nil, is told how many engines and store clients have a
 	// session whenever that changes, one call at a time.
@@ -199,7 +200,10 @@ func (s *Server) converse(ctx context.Context, session *Session) error {
 	s.addBusy(1)
 	defer s.addBusy(-1)
 	if session.Hello.Role == connector.RoleStoreClient {
-		return endOfSession(s.cfg.StoreClient(ctx, session))
+		if err := endOfSession(s.cfg.StoreClient(ctx, session)); err != nil {
+			return session.Refuse(connector.CodeNotAllowed, err)
+		}
+		return nil
 	}
 	return s.serveEngine(session)
 }

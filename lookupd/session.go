@@ -64,8 +64,12 @@ func (s *Session) Send(msg any, fds ...int) error {
 	return s.conn.WriteFDs(frame, fds)
 }
 
-// Refuse answers with an error message. The session is to be closed then, with
-// the exception of a taken lookup path.
+// Stream returns the connection and what cuts it into frames, for whoever takes
+// the conversation over.
+func (s *Session) Stream() (Conn, *connector.FrameReader) { return s.conn, s.frames }
+
+// Refuse answers with an error message and returns the reason. The session is to
+// be closed then.
 func (s *Session) Refuse(code string, reason error) error {
 	err := s.Send(&connector.Error{Type: connector.TypeError, Code: code, Message: reason.Error()})
 	return errors.Join(reason, err)

@@ -34,6 +34,9 @@ type Conn interface {
 	// TakeFDs hands over the n descriptors that came with what was read; any
 	// other number is an error.
 	TakeFDs(n int) ([]int, error)
+	// PeerPID is the peer's process id as the kernel says it, 0 for one that we
+	// can't see.
+	PeerPID() int
 	SetReadDeadline(t time.Time) error
 	SetWriteDeadline(t time.Time) error
 }

@@ -47,9 +47,9 @@ type WorkerConfig struct {
 	// Verify compares the checksum of every loaded shard, whatever the engine
 	// asks for. Default false: the engine decides.
 	Verify bool `yaml:"verify"`
-	// StoreQueue bounds the store jobs that wait, by engine rank; a job that finds
+	// QueueJobs bounds the jobs that wait, loads and stores each, by engine rank; a job that finds
 	// the queue full is dropped. Default 1024.
-	StoreQueue int `yaml:"store_queue"`
+	QueueJobs int `yaml:"queue_jobs"`
 	// LoadWorkers is how many loads run at a time, by engine rank. Default 2.
 	LoadWorkers int `yaml:"load_workers"`
 	// BatchBytes bounds what is copied between two looks at the cancel word.
@@ -94,8 +94,8 @@ func (c *WorkerConfig) SetDefaults() {
 	if c.Device == "" {
 		c.Device = "host-0"
 	}
-	if c.StoreQueue == 0 {
-		c.StoreQueue = 1024
+	if c.QueueJobs == 0 {
+		c.QueueJobs = 1024
 	}
 	if c.LoadWorkers == 0 {
 		c.LoadWorkers = 2
@@ -115,8 +115,8 @@ func (c *WorkerConfig) Validate() error {
 	if !deviceName.MatchString(c.Device) {
 		faults = append(faults, fault("device", "%q; want a kind and a number, host-0 or cuda-0", c.Device))
 	}
-	if c.StoreQueue < 1 || c.StoreQueue > 1<<20 {
-		faults = append(faults, fault("store_queue", "%d; want 1 to %d", c.StoreQueue, 1<<20))
+	if c.QueueJobs < 1 || c.QueueJobs > 1<<20 {
+		faults = append(faults, fault("queue_jobs", "%d; want 1 to %d", c.QueueJobs, 1<<20))
 	}
 	if c.LoadWorkers < 1 || c.LoadWorkers > 64 {
 		faults = append(faults, fault("load_workers", "%d; want 1 to 64", c.LoadWorkers))

@@ -47,8 +47,8 @@ func TestDefaultStoreBytes(t *testing.T) {
 		want  Size
 	}{
 		"no limit":           {fstest.MapFS{"proc/meminfo": machine}, 4 * gib},
-		"nothing readable":   {fstest.MapFS{}, MinStoreBytes},
-		"broken meminfo":     {fstest.MapFS{"proc/meminfo": text("MemTotal: lots\n")}, MinStoreBytes},
+		"nothing readable":   {fstest.MapFS{}, minDefaultStore},
+		"broken meminfo":     {fstest.MapFS{"proc/meminfo": text("MemTotal: lots\n")}, minDefaultStore},
 		"v2 without limit":   {fstest.MapFS{"proc/meminfo": machine, "sys/fs/cgroup/memory.max": text("max\n")}, 4 * gib},
 		"v2 container":       {fstest.MapFS{"proc/meminfo": machine, "sys/fs/cgroup/memory.max": text("8589934592\n")}, 2 * gib},
 		"v1 container":       {fstest.MapFS{"proc/meminfo": machine, "sys/fs/cgroup/memory/memory.limit_in_bytes": text("8589934592\n")}, 2 * gib},
@@ -65,7 +65,7 @@ func TestDefaultStoreBytes(t *testing.T) {
 		"outside its root": {fstest.MapFS{
 			"proc/meminfo": machine, "proc/self/cgroup": text("0::/../../etc\nnonsense\n"),
 		}, 4 * gib},
-		"small machine": {fstest.MapFS{"proc/meminfo": text("MemTotal: 524288 kB\n")}, MinStoreBytes},
+		"small machine": {fstest.MapFS{"proc/meminfo": text("MemTotal: 524288 kB\n")}, minDefaultStore},
 		"rounded":       {fstest.MapFS{"proc/meminfo": text("MemTotal: 2000000 kB\n")}, 448 << 20},
 	} {
 		if got := DefaultStoreBytes(c.files); got != c.want {
@@ -124,8 +124,8 @@ func TestAllFaultsAtOnce(t *testing.T) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}
-	_, err = LoadWorker(source(t, map[string]string{"device": "gpu0", "store-queue": "-1", "verify": "maybe", "load-workers": "x", "batch-bytes": "1"}, nil, ""))
-	for _, want := range []string{"device", "store_queue", "--verify", "--load-workers", "batch_bytes"} {
+	_, err = LoadWorker(source(t, map[string]string{"device": "gpu0", "queue-jobs": "-1", "verify": "maybe", "load-workers": "x", "batch-bytes": "1"}, nil, ""))
+	for _, want := range []string{"device", "queue_jobs", "--verify", "--load-workers", "batch_bytes"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

@@ -89,7 +89,7 @@ func (c *WorkerConfig) Fields() []Field {
 	return append(c.Common.fields(),
 		textField("device", "`device` of the engine rank: host-0, cuda-0 (default: host-0)", &c.Device),
 		boolField("verify", "compare the checksum of every loaded shard (default: the engine decides)", &c.Verify),
-		intField("store_queue", "store `jobs` that may wait, by engine rank (default: 1024)", &c.StoreQueue),
+		intField("queue_jobs", "`jobs` that may wait, loads and stores each, by engine rank (default: 1024)", &c.QueueJobs),
 		intField("load_workers", "`loads` that run at a time, by engine rank (default: 2)", &c.LoadWorkers),
 		sizeField("batch_bytes", "`size` of what is copied between two looks at the cancel word (default: 8MiB)", &c.BatchBytes),
 	)

@@ -12,8 +12,10 @@ import (
 const (
 	// storeStep is what a default store size is rounded down to.
 	storeStep = 64 << 20
-	// MinStoreBytes is the smallest store.
-	MinStoreBytes = 256 << 20
+	// minDefaultStore is the least that a default store size is.
+	minDefaultStore = 256 << 20
+	// MinStoreBytes is the smallest store that may be asked for.
+	MinStoreBytes = 8 << 20
 )
 
 // DefaultStoreBytes is a quarter of the memory that the process may use: of the
@@ -22,9 +24,9 @@ const (
 func DefaultStoreBytes(root fs.FS) Size {
 	available := min(memTotal(root), cgroupLimit(root))
 	if available == unlimited {
-		return MinStoreBytes // neither could be read
+		return minDefaultStore // neither could be read
 	}
-	return Size(max(available/4/storeStep*storeStep, MinStoreBytes))
+	return Size(max(available/4/storeStep*storeStep, minDefaultStore))
 }
 
 const unlimited = ^uint64(0)
