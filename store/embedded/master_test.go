@@ -422,3 +422,37 @@ func TestRandomOperations(t *testing.T) {
 		}
 	})
 }
+
+// TestLateClassTakesASlab: a second model gets memory although the first one has
+// filled all of it, and a chunk in use keeps its slab.
+func TestLateClassTakesASlab(t *testing.T) {
+	w := newWorld(t, 4<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	big, small := w.namespace(testSpec("big", 512<<10, 1)), w.namespace(testSpec("small", 64<<10, 1))
+	for i := range 12 { // eight fit, so slots have been reused
+		w.store(s, big, i, 0)
+	}
+	kept := 11
+	read, err := w.m.Get(s, big.ID, []store.GetItem{{Hash: testHash(kept)}})
+	if err != nil || read[0].Status != store.GetReady {
+		t.Fatal(read, err)
+	}
+	for i := range 40 {
+		if got := w.store(s, small, i, 0); got != store.PutGranted {
+			t.Fatalf("put %d of the late class: %v", i, got)
+		}
+	}
+	if !w.exists(big, kept) {
+		t.Fatal("a chunk in use lost its slab")
+	}
+	if err := w.m.ReportFailed(s, big.ID, []store.FailedChunk{{Hash: testHash(kept), Corrupt: true}}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		w.store(s, big, 20+i, 0)
+	}
+	if !w.exists(big, 23) {
+		t.Fatal("the first class got nothing back")
+	}
+	w.m.validate(t)
+}
