@@ -3,15 +3,16 @@ package embedded
 import (
 	"encoding/hex"
 	"fmt"
-	"io"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 )
 
-// ClientConn is the socket of a store client's session.
-type ClientConn interface {
-	io.ReadWriter
-	WriteFDs(p []byte, fds []int) error
+// Conversation is a store client's session, message by message.
+type Conversation interface {
+	// Send writes a message with descriptors, which stay the caller's.
+	Send(msg any, fds ...int) error
+	// Receive returns the next message; an error is the session's end.
+	Receive() (any, error)
 }
 
 // ClientProcess is the process at the other end, as the kernel says it.
@@ -27,25 +28,16 @@ func (m *Master) SegmentInfo() connector.SegmentInfo {
 }
 
 // ServeClient runs a store client's session from after its welcome, of which
-// number is the session's, until the connection ends. segmentFD stays the
+// number is the session's, until it ends. segmentFD stays the
 // caller's.
-func (m *Master) ServeClient(conn ClientConn, frames *connector.FrameReader, process ClientProcess, number uint64, segmentFD int) error {
-	offer, err := connector.AppendFrame(nil, &connector.Segments{
-		Type: connector.TypeSegments, FDs: 1, Segments: []connector.SegmentInfo{m.SegmentInfo()},
-	})
-	if err != nil {
-		return err
-	}
-	if err := conn.WriteFDs(offer, []int{segmentFD}); err != nil {
+func (m *Master) ServeClient(talk Conversation, process ClientProcess, number uint64, segmentFD int) error {
+	offer := &connector.Segments{Type: connector.TypeSegments, FDs: 1, Segments: []connector.SegmentInfo{m.SegmentInfo()}}
+	if err := talk.Send(offer, segmentFD); err != nil {
 		return fmt.Errorf("send segment: %w", err)
 	}
-	frame, err := frames.Next()
+	msg, err := talk.Receive()
 	if err != nil {
-		return fmt.Errorf("read declaration: %w", err)
-	}
-	msg, err := connector.Decode(frame)
-	if err != nil {
-		return err
+		return fmt.Errorf("receive declaration: %w", err)
 	}
 	declared, ok := msg.(*connector.Declare)
 	if !ok {
@@ -60,16 +52,12 @@ func (m *Master) ServeClient(conn ClientConn, frames *connector.FrameReader, pro
 		return err
 	}
 	defer m.SessionLost(session)
-	done, err := connector.AppendFrame(nil, &connector.Registered{Type: connector.TypeRegistered, StoreReady: true})
-	if err != nil {
-		return err
-	}
-	if _, err := conn.Write(done); err != nil {
+	if err := talk.Send(&connector.Registered{Type: connector.TypeRegistered, StoreReady: true}); err != nil {
 		return fmt.Errorf("answer declaration: %w", err)
 	}
-	// Nothing is sent on an open session; the read ends with it.
-	if _, err := frames.Next(); err != nil {
+	// Nothing is sent on an open session; the wait ends with it.
+	if msg, err = talk.Receive(); err != nil {
 		return err
 	}
-	return fmt.Errorf("store client sent a message on an open session")
+	return fmt.Errorf("store client sent %T on an open session", msg)
 }

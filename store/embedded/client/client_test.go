@@ -112,9 +112,31 @@ func (d *daemon) accept() {
 			if err != nil {
 				return
 			}
-			_ = d.master.ServeClient(conn, frames, embedded.ClientProcess{PID: uint32(conn.PeerPID()), Start: start}, number, d.segment.FD())
+			_ = d.master.ServeClient(conversation{conn, frames}, embedded.ClientProcess{PID: uint32(conn.PeerPID()), Start: start}, number, d.segment.FD())
 		})
 	}
+}
+
+// conversation is a session's messages.
+type conversation struct {
+	conn   *unixmsg.Conn
+	frames *connector.FrameReader
+}
+
+func (c conversation) Send(msg any, fds ...int) error {
+	frame, err := connector.AppendFrame(nil, msg)
+	if err != nil {
+		return err
+	}
+	return c.conn.WriteFDs(frame, fds)
+}
+
+func (c conversation) Receive() (any, error) {
+	frame, err := c.frames.Next()
+	if err != nil {
+		return nil, err
+	}
+	return connector.Decode(frame)
 }
 
 // kill ends everything at once, as kill -9 does.
