@@ -31,7 +31,7 @@ class Prompts:
         """Prompts of random lengths, most of which begin as an earlier one does, to a random length."""
         made: list[list[int]] = []
         for _ in range(count):
-            head: list[int] = []
+            head = self.fresh(8)
             if made and self._rng.random() < 0.8:
                 earlier = self._rng.choice(made)
                 head = earlier[: self._rng.randrange(1, len(earlier) + 1)]

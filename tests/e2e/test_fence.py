@@ -1,0 +1,51 @@
+"""Is it the fence that keeps late copies out of other requests' blocks? With the cancel word ignored, they get in.
+
+A load is under way, slowed down, when its client goes away. Its deadline passes, it is cancelled, and other requests take
+the blocks. A daemon that honours the cancel touches none of them after its acknowledgement. The broken build acknowledges,
+and goes on writing.
+"""
+
+import pytest
+
+from harness.cell import Cell
+from harness.compare import wrong
+from harness.storm import Abandoned, wait_load_in_flight
+
+ROUNDS = 5
+
+
+def wrong_outputs(cell, cut, reference, noise, rounds):
+    """Runs rounds of the scene; returns what was wrong, stopping at the first round that shows something."""
+    for _ in range(rounds):
+        victim, others = cut.fresh(5600), [cut.fresh(1450) for _ in range(4)]
+        right = reference(others, 120, at_once=4)
+        cell.client.complete(victim, 1)
+        cell.forget()
+        abandoned = Abandoned(cell, victim)
+        wait_load_in_flight(cell)
+        abandoned.abort()
+        got = cell.client.complete_many(others, 120)
+        faults = [fault for want, have in zip(right, got) if (fault := wrong(want, have, noise))]
+        cell.settle()
+        cell.client.reset_prefix_cache()
+        if faults:
+            return faults
+    return []
+
+
+@pytest.mark.parametrize("ignore_cancel", [False, True], ids=["fence", "cancel-ignored"])
+def test_late_copies(cells, cut, reference, noise, ignore_cancel):
+    faults = "copy_delay=500ms" + (",ignore_cancel=1" if ignore_cancel else "")
+    cell = cells(
+        "late",
+        environment={"MOONCAKE_SIDECAR_FAULTS": faults},
+        binaries="build/faults",
+        extra={"load_timeout_s": 0.2, "fence_kill_after_s": 20, "store_timeout_s": 60},
+        blocks=64,
+        arguments=["--max-model-len", "6144"],
+    ).start()
+    seen = wrong_outputs(cell, cut, reference, noise, ROUNDS)
+    if ignore_cancel:
+        assert seen, "copies after the acknowledgement went unseen: the safety tests could not fail"
+    else:
+        assert not seen, "\n".join(seen)

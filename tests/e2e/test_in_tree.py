@@ -1,0 +1,98 @@
+"""Side by side with the in-tree connector: the same hit lengths, and its own lookup client understands our server."""
+
+import socket
+import types
+
+import pytest
+
+from harness import mooncake
+from harness.cell import whole
+from harness.engine import BLOCK, Engine, in_tree
+from harness.segment import Segment
+
+PROMPTS = 200
+LONGEST = 1100
+
+needs_master = pytest.mark.skipif(mooncake.available() is not None, reason=str(mooncake.available()))
+
+
+def hit_lengths(client, wait_idle, prompts):
+    """Cached tokens of each prompt when only the connector remembers the earlier ones."""
+    hits = []
+    for prompt in prompts:
+        hits.append(client.complete(prompt, 1).cached_tokens)
+        wait_idle()
+        client.reset_prefix_cache()
+    return hits
+
+
+@needs_master
+def test_hit_lengths_equal(model, shared, cut, tmp_path):
+    prompts = cut.families(PROMPTS, LONGEST)
+    shared.forget()
+    ours = hit_lengths(shared.client, shared.settle, prompts)
+    with mooncake.Master(tmp_path) as master:
+        with Engine(model, tmp_path, connector=in_tree(), environment=master.environment, name="in-tree") as engine:
+            engine.wait_ready()
+            theirs = hit_lengths(engine.client, engine.wait_idle, prompts)
+    differing = [(i, len(p), a, b) for i, (p, a, b) in enumerate(zip(prompts, ours, theirs)) if a != b]
+    assert not differing, f"(prompt, length, our hit, in-tree hit): {differing[:10]}"
+    assert sum(h > 0 for h in theirs) > PROMPTS // 4, "too few hits to compare"
+    assert len(set(theirs)) > 4, "too few different hit lengths to compare"
+
+
+@pytest.fixture()
+def lookup_client(shared, monkeypatch):
+    """The unmodified client of the in-tree connector, on the shared engine's lookup socket."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.worker import LookupKeyClient
+
+    monkeypatch.setenv("VLLM_RPC_BASE_PATH", str(shared.directory))
+    config = types.SimpleNamespace(
+        parallel_config=types.SimpleNamespace(data_parallel_index=0),
+        kv_transfer_config=types.SimpleNamespace(kv_connector_extra_config={}),
+    )
+    path = shared.directory / f"lookup_rpc_port_0_host_{socket.gethostname()}_dp_rank0"
+    assert path.is_socket(), f"the engine has no lookup socket at {path}"
+    client = LookupKeyClient(config)
+    yield client
+    client.close()
+
+
+def block_hashes(prompt):
+    """Hashes of a prompt's whole blocks, as vLLM computes them."""
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import hash_block_tokens, init_none_hash
+
+    init_none_hash(sha256)
+    hashes, parent = [], None
+    for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
+        parent = hash_block_tokens(sha256, parent, prompt[at : at + BLOCK], None)
+        hashes.append(parent)
+    return hashes
+
+
+def test_in_tree_lookup_client(shared, cut, lookup_client):
+    stored = cut.fresh(10 * BLOCK)
+    shared.client.complete(stored, 1)
+    shared.settle()
+    hashes = block_hashes(stored)
+    with Segment(shared.daemons.wait("mooncake-lookupd")) as segment:
+        assert set(hashes) <= {c.hash for c in segment.chunks()}
+
+    longer = stored + cut.text(3 * BLOCK + 5)
+    beside = stored[: 4 * BLOCK] + cut.text(5 * BLOCK)
+    for prompt, hit in ((longer, 10 * BLOCK), (beside, 4 * BLOCK), (cut.fresh(600), 0), (stored, whole(stored)), (stored[:100], 0)):
+        answer = lookup_client.lookup("request", len(prompt), block_hashes(prompt))
+        assert answer.hit_length == hit
+
+
+def test_in_tree_reset(cells, cut, monkeypatch):
+    """`reset` through the engine's own API empties the store, of this engine's namespace."""
+    cell = cells("reset").start()
+    prompt = cut.fresh(1000)
+    cell.client.complete(prompt, 1)
+    cell.settle()
+    cell.client.reset_prefix_cache(external=True)
+    assert cell.loaded(prompt)[1] == 0
+    cell.forget()
+    assert cell.loaded(prompt)[1] == whole(prompt)

@@ -1,0 +1,80 @@
+"""Requests that run while something befalls a daemon, and what must hold afterwards."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from .cell import Cell
+from .client import Completion
+from .compare import Noise, assert_right
+
+
+class Storm:
+    """Collects requests in flight with the outputs that they must give."""
+
+    def __init__(self, cell: Cell, reference, noise: Noise):
+        self.cell, self._reference, self._noise = cell, reference, noise
+        self._pool = ThreadPoolExecutor(32)
+        self._flying: list[tuple[Completion, object]] = []
+
+    def __enter__(self) -> "Storm":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(wait=True)
+
+    def expect(self, prompts, max_tokens: int) -> None:
+        """Computes right outputs now, so that `send` need not while time matters."""
+        self._reference(prompts, max_tokens, at_once=len(prompts))
+
+    def send(self, prompts, max_tokens: int) -> list:
+        """Sends prompts whose right outputs `expect` has computed before; returns futures."""
+        futures = []
+        for prompt in prompts:
+            (want,) = self._reference([prompt], max_tokens)
+            future = self._pool.submit(self.cell.client.complete, prompt, max_tokens)
+            self._flying.append((want, future))
+            futures.append(future)
+        return futures
+
+    def check(self, limit_s: float = 120) -> int:
+        """Waits for all, and fails unless each gave what it must; returns how many there were."""
+        done = [(want, future.result(limit_s)) for want, future in self._flying]
+        self._flying.clear()
+        assert_right([want for want, _ in done], [got for _, got in done], self._noise)
+        return len(done)
+
+
+def wait_load_in_flight(cell: Cell, limit_s: float = 20) -> None:
+    """Until a request waits for its KV from the store: it holds blocks and does not run."""
+    _wait(cell, lambda m: m.running == 0 and m.waiting > 0 and m.kv_usage > 0, "a load in flight", limit_s)
+
+
+def wait_store_in_flight(cell: Cell, limit_s: float = 20) -> None:
+    """Until no request is left and blocks are still held: a store job reads them."""
+    _wait(cell, lambda m: m.running == 0 and m.waiting == 0 and m.kv_usage > 0, "a store in flight", limit_s)
+
+
+def _wait(cell: Cell, holds, what: str, limit_s: float) -> None:
+    deadline = time.monotonic() + limit_s
+    while not holds(metrics := cell.client.metrics()):
+        if time.monotonic() > deadline:
+            raise AssertionError(
+                f"never saw {what}: {metrics.running} running, {metrics.waiting} waiting, {metrics.kv_usage:.2%} of the blocks held"
+            )
+        time.sleep(0.005)
+
+
+class Abandoned:
+    """A request whose client goes away: `abort` closes the connection, and vLLM aborts the request."""
+
+    def __init__(self, cell: Cell, prompt, max_tokens: int = 16):
+        self._connection = http.client.HTTPConnection("127.0.0.1", cell.client.port, timeout=60)
+        body = {"model": cell.client.model, "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "stream": True}
+        self._connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+
+    def abort(self) -> None:
+        self._connection.close()
