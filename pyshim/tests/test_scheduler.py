@@ -1,0 +1,331 @@
+"""The scheduler role inside vLLM's real scheduler."""
+
+import array
+import struct
+
+import msgspec
+import pytest
+
+pytest.importorskip("vllm")
+
+from engine import BLOCK, Engine, write_model
+
+from mooncake_sidecar.jobs import block_ids
+
+
+@pytest.fixture
+def make_engine(tmp_path, runtime_dir):
+    engines = []
+
+    def make(**config):
+        engines.append(Engine(write_model(tmp_path), runtime_dir, **config))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.connector.shutdown()
+
+
+def frame(command):
+    (length,) = struct.unpack(">I", command.frame[:4])
+    assert length == len(command.frame) - 4
+    return msgspec.msgpack.decode(command.frame[4:])
+
+
+def test_each_boundary_is_saved_once_as_it_is_computed(make_engine):
+    engine = make_engine(budget=64)
+    request = engine.add("a", 150, max_tokens=40)
+    frames = []
+    for _ in range(60):
+        frames += map(frame, engine.step().stores)
+    assert [f["token_len"] for f in frames] == [64, 128, 144]
+    assert [f["job"] for f in frames] == [1, 2, 3]
+    last = frames[-1]
+    assert last["req"] == "a" and last["prompt_len"] == 150 and last["prefill_end"] == 150
+    assert last["completed"] == 150 and last["event"] == -1
+    assert last["hash_len"] == 32 and last["hashes"] == b"".join(request.block_hashes[:9])
+    assert len(block_ids(last["blocks"][0])) == 9 and 0 not in block_ids(last["blocks"][0])
+    engine.drain()
+    assert engine.used() == 0
+
+
+def test_decode_is_saved_only_when_asked(make_engine):
+    engine = make_engine(save_decode_cache=True)
+    engine.add("a", 20, max_tokens=40)
+    lengths = [frame(c)["token_len"] for _ in range(60) for c in engine.step().stores]
+    assert lengths == [16, 32, 48]
+
+
+def test_a_consumer_does_not_save_and_a_producer_looks_up(make_engine):
+    engine = make_engine(role="kv_consumer")
+    engine.add("a", 40)
+    assert not [c for _ in range(8) for c in engine.step().stores]
+    engine = make_engine(role="kv_producer")
+    engine.add("b", 40, seed=8)
+    engine.step()
+    assert engine.lookup.asked == [("b", 40, 2)]
+
+
+def test_short_requests_are_not_looked_up(make_engine):
+    engine = make_engine()
+    engine.add("a", BLOCK - 1)
+    engine.step()
+    assert engine.lookup.asked == []
+
+
+def test_a_hit_is_loaded_into_the_requests_blocks_and_saved_from_there_on(make_engine):
+    engine = make_engine(budget=256)
+    request = engine.add("a", 100)
+    engine.lookup.hits["a"] = 80
+    loads = engine.step().loads
+    assert len(loads) == 1 and not engine.commands.stores
+    load = frame(loads[0])
+    assert (load["token_len"], load["local_tokens"]) == (80, 0)
+    assert load["hashes"] == b"".join(request.block_hashes[:5])
+    table = engine.scheduler.kv_cache_manager.get_block_ids("a")[0]
+    assert block_ids(load["blocks"][0]) == table[:5] == block_ids(loads[0].suspects)
+    assert engine.step().loads == []
+    engine.step(received={"a"})
+    stores = engine.step().stores
+    assert [frame(c)["token_len"] for c in stores] == [96]
+    assert engine.output.num_scheduled_tokens["a"] == 20
+    engine.drain()
+    assert engine.used() == 0
+
+
+def test_only_what_the_engine_lacks_is_loaded(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 50)
+    engine.drain()
+    engine.add("b", 100)
+    engine.lookup.hits["b"] = 80
+    load = frame(engine.step().loads[0])
+    assert (load["token_len"], load["local_tokens"]) == (80, 48)
+    assert len(block_ids(engine.running_loads["b"].suspects)) == 2
+
+
+def test_a_hit_no_longer_than_the_engines_own_is_no_hit(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 50)
+    engine.drain()
+    engine.add("b", 50)
+    engine.lookup.hits["b"] = 48
+    assert engine.step().loads == []
+
+
+def test_a_full_hit_leaves_a_token_to_compute(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 64)
+    engine.lookup.hits["a"] = 64
+    engine.step()
+    engine.step(received={"a"})
+    engine.step()
+    assert engine.output.num_scheduled_tokens == {"a": 1}
+    engine.drain()
+    assert engine.used() == 0
+
+
+def test_pending_lookups_keep_the_request_waiting(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 64)
+    engine.lookup.hits["a"] = None
+    engine.step()
+    engine.step()
+    assert engine.output.num_scheduled_tokens == {}
+    engine.lookup.hits["a"] = 48
+    assert len(engine.step().loads) == 1
+
+
+def test_bad_blocks_are_recomputed_from_the_first_one(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 100)
+    engine.lookup.hits["a"] = 96
+    engine.step()
+    blocks = block_ids(engine.running_loads["a"].suspects)
+    engine.step(received={"a"}, bad=blocks[3:], failed={"a"})
+    engine.step()
+    assert engine.output.num_scheduled_tokens == {"a": 100 - 48}
+    engine.drain()
+    assert engine.used() == 0
+
+
+def test_a_load_that_failed_entirely_is_not_tried_again(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 100)
+    engine.lookup.hits["a"] = 96
+    engine.step()
+    blocks = block_ids(engine.running_loads["a"].suspects)
+    engine.step(received={"a"}, bad=blocks, failed={"a"})
+    assert engine.step().loads == []
+    assert engine.output.num_scheduled_tokens == {"a": 100}
+    engine.drain()
+    assert engine.used() == 0
+
+
+def test_while_a_rank_is_not_ready_nothing_is_asked(make_engine):
+    engine = make_engine()
+    now = [0.0]
+    engine.connector._scheduler._clock = lambda: now[0]
+    engine.add("a", 40)
+    engine.step(ready={0: False})
+    engine.lookup.asked.clear()
+    engine.add("b", 40, seed=8)
+    engine.step()
+    assert engine.lookup.asked == []
+    now[0] = 60.0
+    engine.add("c", 40, seed=9)
+    engine.step()
+    assert [name for name, _, _ in engine.lookup.asked] == ["c"]
+
+
+def test_an_aborted_load_keeps_its_blocks_until_it_is_reported(make_engine):
+    from vllm.v1.request import RequestStatus
+
+    engine = make_engine(budget=256)
+    engine.add("a", 100)
+    engine.lookup.hits["a"] = 96
+    engine.step()
+    engine.scheduler.finish_requests("a", RequestStatus.FINISHED_ABORTED)
+    engine.step()
+    assert engine.used() > 0
+    engine.step(received={"a"})
+    engine.step()
+    assert engine.used() == 0 and not engine.scheduler.has_requests()
+
+
+def test_blocks_outlive_their_request_until_every_job_is_acknowledged(make_engine):
+    engine = make_engine(budget=64)
+    engine.add("a", 100, max_tokens=1)
+    for _ in range(6):
+        engine.step(acknowledge=False)
+    assert "a" not in engine.scheduler.requests
+    assert engine.used() == 6 and engine.connector.has_pending_push_work()
+    assert engine.scheduler.has_requests(), "the engine would sleep with blocks held"
+    engine.step()
+    assert engine.used() == 0 and not engine.connector.has_pending_push_work()
+
+
+def test_jobs_hold_each_block_once(make_engine):
+    engine = make_engine(budget=32)
+    engine.add("a", 120, max_tokens=1)
+    for _ in range(3):
+        engine.step(acknowledge=False)
+    # One reference of the request's, one of ours, for all three jobs.
+    assert sorted(b.ref_cnt for b in engine.pool.blocks if b.ref_cnt and not b.is_null) == [2] * 6
+
+
+def test_leases_of_finished_requests_are_released(make_engine):
+    engine = make_engine()
+    released = []
+    engine.connector._scheduler._release = released.extend
+    engine.add("a", 40, max_tokens=1)
+    engine.drain()
+    engine.step()
+    assert released == ["a"]
+    assert not engine.connector._scheduler._entries
+
+
+def test_finished_and_preempted_ids_reach_the_workers(make_engine):
+    engine = make_engine()
+    engine.add("a", 40, max_tokens=1)
+    finished = []
+    for _ in range(4):
+        finished += engine.step().finished
+    assert finished == ["a"]
+
+
+def test_preemption_in_a_small_cache(make_engine):
+    """Requests that push each other out all finish, are saved again after resumption, and leave no block behind."""
+    engine = make_engine(num_blocks=22, budget=128)
+    for i in range(4):
+        engine.add(f"r{i}", 80, max_tokens=60, seed=i)
+    preempted, lengths = [], []
+    for turn in range(2000):
+        if not engine.scheduler.has_requests():
+            break
+        commands = engine.step(acknowledge=turn % 3 == 0)
+        preempted += commands.preempted
+        lengths += [(c.request, frame(c)["token_len"]) for c in commands.stores]
+        for command in commands.stores:
+            assert 0 not in block_ids(frame(command)["blocks"][0])
+    assert not engine.scheduler.has_requests()
+    assert preempted, "the cache was not small enough to prove anything"
+    saved = {name: [n for r, n in lengths if r == name] for name in preempted}
+    assert all(max(boundaries) >= 80 for boundaries in saved.values())
+    # Decoding is not saved: a boundary past the prompt is one that a resumed prefill computed again.
+    assert any(max(boundaries) > 80 for boundaries in saved.values())
+    assert engine.used() == 0
+
+
+def test_reset(make_engine):
+    engine = make_engine()
+    engine.add("a", 40, max_tokens=1)
+    engine.drain()
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True)
+    assert engine.lookup.resets == 1
+
+
+def test_load_wishes_bound_the_lookup(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 100, kv_transfer_params={"max_load_tokens": 40})
+    engine.lookup.hits["a"] = 32
+    load = frame(engine.step().loads[0])
+    assert engine.lookup.asked[0][1] == 40
+    assert load["controls"] == {"max_load_tokens": 40}
+
+
+def test_random_lives_leave_nothing_behind(make_engine):
+    """Hits of any length, loads that fail or not, aborts, late acknowledgements, a small cache."""
+    import random
+
+    from vllm.v1.request import RequestStatus
+
+    happened = {"loads": 0, "failures": 0, "preemptions": 0, "stores": 0, "aborts": 0}
+    for seed in range(30):
+        rng = random.Random(seed)
+        engine = make_engine(num_blocks=rng.choice([24, 40]), budget=96)
+        loading = {}
+        added = 0
+        for turn in range(1500):
+            if added < 25 and rng.random() < 0.3:
+                name, tokens = f"r{added}", rng.randrange(10, 200)
+                engine.add(name, tokens, max_tokens=rng.randrange(1, 30), seed=rng.randrange(4))
+                engine.lookup.hits[name] = rng.choice([0, None, tokens // BLOCK * BLOCK, BLOCK])
+                added += 1
+            for name, tokens in list(engine.lookup.hits.items()):
+                if tokens is None and rng.random() < 0.3:
+                    engine.lookup.hits[name] = BLOCK
+            if rng.random() < 0.02 and engine.scheduler.requests:
+                name = rng.choice(list(engine.scheduler.requests))
+                if not engine.scheduler.requests[name].is_finished():
+                    engine.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+                    happened["aborts"] += 1
+            done, bad, failed = set(), set(), set()
+            for name, command in list(loading.items()):
+                if rng.random() < 0.3:
+                    done.add(name)
+                    del loading[name]
+                    if rng.random() < 0.3:
+                        failed.add(name)
+                        blocks = block_ids(command.suspects)
+                        bad |= set(blocks[rng.randrange(len(blocks)) :])
+            commands = engine.step(received=done, bad=bad, failed=failed, acknowledge=rng.random() < 0.4)
+            happened["loads"] += len(commands.loads)
+            happened["stores"] += len(commands.stores)
+            happened["failures"] += len(failed)
+            happened["preemptions"] += len(commands.preempted)
+            loading.update(engine.running_loads)
+            engine.running_loads.clear()
+            if added == 25 and not loading and not engine.scheduler.requests:
+                break
+        engine.drain()
+        assert engine.used() == 0, seed
+        assert not engine.connector._scheduler._entries, seed
+    assert min(happened.values()) >= 5, happened
+
+
+def test_block_bytes_are_little_endian_words():
+    from mooncake_sidecar.jobs import block_bytes
+
+    assert block_bytes([1, 258]) == b"\1\0\0\0\2\1\0\0"
+    assert array.array("I").itemsize == 4
