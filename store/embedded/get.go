@@ -14,8 +14,9 @@ type openRead struct {
 	orphan bool
 }
 
-// Get takes a reference on each shard that is there.
-func (m *Master) Get(session Session, ns store.NamespaceID, items []store.GetItem) ([]store.GetResult, error) {
+// Get takes a reference on each shard that is there, and renews the lease of
+// the request that loads.
+func (m *Master) Get(session Session, ns store.NamespaceID, lease store.Lease, items []store.GetItem) ([]store.GetResult, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c, err := m.sessionLocked(session)
@@ -25,6 +26,7 @@ func (m *Master) Get(session Session, ns store.NamespaceID, items []store.GetIte
 	if _, err := m.namespaceLocked(ns); err != nil {
 		return nil, err
 	}
+	m.renewLeaseLocked(lease)
 	results := make([]store.GetResult, len(items))
 	// Leaf first, so that the root ends as the most recently used.
 	for i := len(items) - 1; i >= 0; i-- {

@@ -17,6 +17,7 @@ type ChunkKey struct {
 type grantedLease struct {
 	records []uint32
 	bytes   uint64
+	ttl     time.Duration
 	until   time.Time
 }
 
@@ -54,7 +55,7 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []ChunkK
 		return
 	}
 	budget := uint64(float64(uint64(m.seg.prepared())*m.seg.SlabBytes) * m.opts.LeaseShare)
-	g := &grantedLease{until: m.opts.Now().Add(ttl)}
+	g := &grantedLease{ttl: ttl, until: m.opts.Now().Add(ttl)}
 	for i := range chunks {
 		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
 		if !ok || m.live[rec].state != liveActive {
@@ -97,6 +98,15 @@ func (m *Master) ReleaseEngine(engine string) {
 		if holder.Engine == engine {
 			m.releaseLeaseLocked(holder)
 		}
+	}
+}
+
+// renewLeaseLocked starts a lease's time anew: one rank of the engine has begun
+// to load, and the others may be slower. References protect what is being read;
+// the lease goes when the request is released.
+func (m *Master) renewLeaseLocked(holder store.Lease) {
+	if g := m.leases.byHolder[holder]; g != nil {
+		g.until = m.opts.Now().Add(g.ttl)
 	}
 }
 

@@ -149,7 +149,8 @@ func (s *Service) Get(_ context.Context, r *storepb.GetRequest) (*storepb.GetRep
 	for i := range items {
 		items[i] = store.GetItem{Group: r.GetGroups()[i], Shard: r.GetShards()[i], Hash: hashAt(r.GetHashes(), i)}
 	}
-	results, err := s.master.Get(sessionOf(r.GetSession()), store.NamespaceID(r.GetNamespace().GetId()), items)
+	lease := store.Lease{Engine: r.GetLeaseEngine(), Request: r.GetLeaseRequest()}
+	results, err := s.master.Get(sessionOf(r.GetSession()), store.NamespaceID(r.GetNamespace().GetId()), lease, items)
 	if err != nil {
 		return nil, rpcError(err)
 	}

@@ -19,7 +19,7 @@ func (w *world) servedRight(spec *kv.NamespaceSpec, chunks int) int {
 	ns := w.namespace(spec)
 	right := 0
 	for chunk := range chunks {
-		r, err := w.m.Get(s, ns.ID, []store.GetItem{{Hash: testHash(chunk)}})
+		r, err := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(chunk)}})
 		if err != nil {
 			w.tb.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func (w *world) servedRight(spec *kv.NamespaceSpec, chunks int) int {
 func (w *world) hasShards(ns store.Namespace, chunk, shards int) bool {
 	s := w.open(98, 98, 998, Declaration{})
 	for shard := range shards {
-		r, err := w.m.Get(s, ns.ID, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
+		r, err := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
 		if err != nil || r[0].Status != store.GetReady {
 			return false
 		}
