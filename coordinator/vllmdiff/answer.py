@@ -7,11 +7,15 @@ than that package reads:
   groups[].layers    wrap the group's spec in a uniform-type spec of so many layers
   dcp, tp, pcp, pp   parallel sizes; block sizes of the case are sharded already
   kv_heads           total KV heads
-  store_tp, format   a TP-shared store layout
+  store_tp           shards of a TP-shared store layout that was asked for, -1 for a
+                     number that makes no sense
+  layout, cross      the KV-cache layout, and whether blocks span layers
+  rank               the tensor-parallel rank whose own keys are wanted
   model, prefix      names that go into pool keys
   partial            [group, hash index, n]: all keys of the chunk are there but one
 
-The answer to a lookup has the key prefixes of every group besides. Where vLLM
+The answer to a lookup has the key prefixes of every group besides, the keys under
+which the rank stores the hash 0, and that hash's Mooncake group id. Where vLLM
 asserts, the answer has "raised" with the exception's name and "hit" with the
 length it had found by then, if any.
 """
@@ -36,12 +40,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.coordinator imp
     MooncakeStoreCoordinator,
 )
 from vllm.v1 import kv_cache_interface as specs  # noqa: E402
+from vllm.v1.kv_cache_layout import KVCacheLayout  # noqa: E402
 
 HASH_BYTES = 4
-LAYOUTS = {
-    "tp_shared_lbhnc": data.LBHNCStoreLayout,
-    "tp_shared_lbnhc": data.LBNHCStoreLayout,
-}
 spec_cache: dict[tuple, specs.KVCacheSpec] = {}
 
 
@@ -119,23 +120,27 @@ def make_worker(case: dict, coordinator: MooncakeStoreCoordinator) -> worker.Moo
     w.coord = coordinator
     w.hash_block_size = case["h"]
     w._kv_cache_groups = coordinator.kv_cache_groups
-    w.tp_rank = 0
+    w.tp_rank = case.get("rank", 0)
     w.tp_size, w.pp_size = case.get("tp", 1), case.get("pp", 1)
     w.pcp_size, w.dcp_size = case.get("pcp", 1), case.get("dcp", 1)
     w.num_kv_head = case.get("kv_heads", 1)
-    w.store_tp_size = case.get("store_tp") or None
-    layout = LAYOUTS[case["format"]] if w.store_tp_size else None
+    layout = KVCacheLayout[case.get("layout") or "LBHNC"]
+    w.cache_config = SimpleNamespace(get_resolved_kv_cache_layout=lambda: layout)
+    extra = {"enable_cross_layers_blocks": case.get("cross", False)}
+    if case.get("store_tp"):
+        extra["store_tp_size"] = case["store_tp"]
+    w.store_tp_size, namespace, layout_cls = w._select_store_layout(extra)
     metadata = data.KeyMetadata(
         model_name=case.get("model", "m").rstrip("/").split("/")[-1],
-        tp_rank=0,
+        tp_rank=w.tp_rank,
         pcp_rank=0,
-        dcp_rank=0,
+        dcp_rank=w.tp_rank % w.dcp_size,
         pp_rank=0,
         cache_prefix=case.get("prefix", ""),
-        store_namespace=layout.shared_namespace(w.store_tp_size, w.pp_size) if layout else "",
+        store_namespace=namespace,
     )
     w._group_tp_replication_factors = w._compute_group_tp_replication_factors()
-    w.token_dbs = w._build_token_databases(metadata, layout)
+    w.token_dbs = w._build_token_databases(metadata, layout_cls)
     w._init_lookup_key_prefixes()
     w.store = StubStore()
     w._record_kv_connector_operation = lambda *args, **kwargs: None
@@ -159,7 +164,13 @@ def lookup(case: dict, coordinator: MooncakeStoreCoordinator) -> dict:
         some = keys(group, index)
         del some[n % len(some)]
         w.store.keys.update(some)
-    answer = {"prefixes": prefixes, "factors": w._group_tp_replication_factors}
+    zero = (0).to_bytes(HASH_BYTES, "big")
+    answer = {
+        "prefixes": prefixes,
+        "factors": w._group_tp_replication_factors,
+        "own": [[db.store_layout.key_for(s, zero) for s in db.store_layout.local_shard_ids] for db in w.token_dbs],
+        "lifecycle": worker._make_mooncake_group_id(w.token_dbs[0].metadata, zero.hex()),
+    }
     found = []
     find = coordinator.find_longest_cache_hit
 

@@ -4,7 +4,6 @@ import (
 	"math/rand/v2"
 
 	"github.com/mooncake-sidecar/sidecar/bench/coordcases"
-	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
 
 // midShare is the share of cases whose hit lies strictly between 0 and the
@@ -167,6 +166,10 @@ func (g *Generator) find(c *Case) {
 
 func (g *Generator) lookup(c *Case) {
 	c.Op = coordcases.OpLookup
+	if g.chance(5) {
+		g.share(c)
+		return
+	}
 	c.N = g.hashes(c)
 	c.Tokens = c.N*c.H + g.rng.IntN(c.H)
 	if g.chance(10) {
@@ -178,12 +181,33 @@ func (g *Generator) lookup(c *Case) {
 	c.KVHeads = pick(g, 1, 2, 3, 4, 8)
 	c.Model = pick(g, "m", "org/model-7b", "/data/models/x/", "a//")
 	c.Prefix = pick(g, "", "", "tenant", "a@b")
-	if len(c.Groups) == 1 && c.Groups[0].Kind == "full" && c.Groups[0].Layers == 0 && c.DCP == 1 && g.chance(40) {
-		c.PCP = 1
-		c.StoreTP = c.TP * pick(g, 1, 2, 4)
-		c.KVHeads = c.StoreTP * pick(g, 1, 2)
-		c.Format = pick(g, kv.FormatSharedLBHNC, kv.FormatSharedLBNHC)
+	c.Rank = g.rng.IntN(c.TP)
+	c.Layout = pick(g, "LBHNC", "LBHNC", "LBNHC", "BLHNC")
+	if g.chance(30) {
+		c.StoreTP = pick(g, c.TP, 2*c.TP, 3, -1)
+		c.Cross = g.chance(10)
+		if c.StoreTP > 0 && g.chance(60) {
+			c.KVHeads = c.StoreTP * pick(g, 1, 2)
+		}
+		if g.chance(70) {
+			c.PCP = 1
+		}
 	}
+	g.store(c)
+}
+
+// share makes a lookup of a TP-shared layout.
+func (g *Generator) share(c *Case) {
+	c.Groups = []coordcases.Group{{Kind: "full", B: c.L, Eagle: g.chance(20)}}
+	c.Fine, c.DCP = false, 1
+	c.N = g.hashes(c)
+	c.Tokens = c.N*c.H + g.rng.IntN(c.H)
+	c.TP, c.PP = pick(g, 1, 2, 4), pick(g, 1, 2, 3)
+	c.StoreTP = c.TP * pick(g, 1, 2, 3)
+	c.KVHeads = pick(g, 1, c.StoreTP, 2*c.StoreTP)
+	c.Rank = g.rng.IntN(c.TP)
+	c.Layout = pick(g, "LBHNC", "LBNHC")
+	c.Model = "org/model"
 	g.store(c)
 }
 

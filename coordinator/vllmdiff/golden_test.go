@@ -94,8 +94,9 @@ func writeAnswered(t *testing.T, out *bytes.Buffer, vllm *vllmdiff.VLLM, name st
 	if merged["raised"] != nil {
 		return false
 	}
-	delete(merged, "prefixes")
-	delete(merged, "factors")
+	for _, field := range []string{"prefixes", "factors", "own", "lifecycle"} {
+		delete(merged, field)
+	}
 	if name != "" {
 		merged["name"] = json.RawMessage(`"` + name + `"`)
 	}
