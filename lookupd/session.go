@@ -64,9 +64,9 @@ func (s *Session) Send(msg any, fds ...int) error {
 	return s.conn.WriteFDs(frame, fds)
 }
 
-// Stream returns the connection and what cuts it into frames, for whoever takes
-// the conversation over.
-func (s *Session) Stream() (Conn, *connector.FrameReader) { return s.conn, s.frames }
+// PeerPID is the peer's process id as the kernel says it, 0 for one that we can't
+// see. The hello's may be another's.
+func (s *Session) PeerPID() int { return s.conn.PeerPID() }
 
 // Refuse answers with an error message and returns the reason. The session is to
 // be closed then.

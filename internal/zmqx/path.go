@@ -16,10 +16,10 @@ const maxPathBytes = 107
 // checkPath refuses what can't become a socket address.
 func checkPath(path string) error {
 	if !filepath.IsAbs(path) {
-		return fmt.Errorf("zmqx: socket path %q is not absolute", path)
+		return fmt.Errorf("zmqx: %w: %q is not absolute", ErrBadPath, path)
 	}
 	if len(path) > maxPathBytes {
-		return fmt.Errorf("zmqx: %w: %q has %d bytes, at most %d fit", ErrPathTooLong, path, len(path), maxPathBytes)
+		return fmt.Errorf("zmqx: %w: %q has %d bytes, at most %d fit", ErrBadPath, path, len(path), maxPathBytes)
 	}
 	return nil
 }

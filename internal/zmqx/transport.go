@@ -13,8 +13,8 @@ var (
 	ErrAddressInUse = errors.New("address in use by a live server")
 	// ErrNotSocket: something that is no socket stands at the path.
 	ErrNotSocket = errors.New("path exists and is not a socket")
-	// ErrPathTooLong: the path does not fit into a socket address.
-	ErrPathTooLong = errors.New("socket path too long")
+	// ErrBadPath: the path is relative, or too long for a socket address.
+	ErrBadPath = errors.New("path can't be a socket address")
 	// ErrTimeout: no answer within the deadline.
 	ErrTimeout = errors.New("no answer within the deadline")
 )

@@ -1,0 +1,184 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/daemon"
+	"github.com/mooncake-sidecar/sidecar/internal/version"
+)
+
+// Exit codes.
+const (
+	ExitOK      = 0
+	ExitFailure = 1 // the daemon failed; status: it is not running or does not answer
+	ExitUsage   = 2 // flags, environment or configuration file
+	ExitRunning = 3 // another daemon has the runtime directory
+)
+
+const exitCodes = `
+EXIT CODES:
+   0  stopped by a signal, or after the linger time
+   1  runtime failure; status: not running, or no answer
+   2  bad flags, environment or configuration file
+   3  already running in this runtime directory
+
+ENVIRONMENT:
+   Every flag has a variable: --runtime-dir is MOONCAKE_SIDECAR_RUNTIME_DIR.
+   A flag goes before its variable, a variable before the configuration file.`
+
+// errUsage marks what the user has to change.
+var errUsage = errors.New("usage")
+
+// Daemon describes a command.
+type Daemon struct {
+	Name, Usage string
+	// Example shows invocations, one a line.
+	Example string
+	// Fields are the settings that become flags.
+	Fields []config.Field
+	// Configure loads the configuration; it is called before Run and Status.
+	Configure func(config.Source) (*config.Common, error)
+	// Run is the daemon.
+	Run func(ctx context.Context, log *slog.Logger) error
+	// Status asks a running daemon.
+	Status func(ctx context.Context) (*daemon.Status, error)
+	// Out and Err are the standard streams.
+	Out, Err io.Writer
+}
+
+// Main runs the command and returns its exit code.
+func (d *Daemon) Main(ctx context.Context, args []string) int {
+	app := &cli.App{
+		Name: d.Name, Usage: d.Usage, Version: version.Version, HideHelpCommand: true,
+		UsageText:      d.Name + " [flags]\n" + d.Name + " [flags] status [--json]",
+		Description:    "Examples:\n" + d.Example,
+		Flags:          d.flags(),
+		Writer:         d.Out,
+		ErrWriter:      d.Err,
+		Action:         d.run,
+		OnUsageError:   usageError,
+		ExitErrHandler: func(*cli.Context, error) {}, // the code is ours to choose
+		Commands: []*cli.Command{{
+			Name: "status", Usage: "ask the running daemon", OnUsageError: usageError, Action: d.status,
+			Flags: append(d.flags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
+		}},
+		CustomAppHelpTemplate: cli.AppHelpTemplate + exitCodes + "\n",
+	}
+	err := app.RunContext(ctx, args)
+	if err != nil {
+		fmt.Fprintf(d.Err, "%s: %v\n", d.Name, err)
+	}
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.Is(err, daemon.ErrAlreadyRunning):
+		return ExitRunning
+	case errors.Is(err, errUsage), errors.Is(err, config.ErrValue), errors.Is(err, daemon.ErrNoDevice):
+		return ExitUsage
+	}
+	return ExitFailure
+}
+
+func usageError(_ *cli.Context, err error, _ bool) error {
+	return fmt.Errorf("%w: %w; see --help", errUsage, err)
+}
+
+func (d *Daemon) flags() []cli.Flag {
+	flags := []cli.Flag{&cli.StringFlag{Name: "config", Usage: "configuration `file` (YAML)", EnvVars: []string{config.EnvPrefix + "CONFIG"}}}
+	for i := range d.Fields {
+		field := &d.Fields[i]
+		if field.Bool {
+			flags = append(flags, &cli.BoolFlag{Name: field.Flag(), Usage: field.Help})
+		} else {
+			flags = append(flags, &cli.StringFlag{Name: field.Flag(), Usage: field.Help})
+		}
+	}
+	return flags
+}
+
+// configure loads the configuration with the flags of the command line.
+func (d *Daemon) configure(c *cli.Context) (*config.Common, error) {
+	if c.Args().Present() {
+		return nil, fmt.Errorf("%w: unexpected argument %q; see --help", errUsage, c.Args().First())
+	}
+	source := config.Source{Flag: func(name string) (string, bool) { return given(c, name) }}
+	source.File, _ = given(c, "config")
+	common, err := d.Configure(source)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	return common, nil
+}
+
+// given finds a flag where it was given: behind the subcommand or before it.
+func given(c *cli.Context, name string) (string, bool) {
+	for _, level := range c.Lineage() {
+		if level.Command == nil || !sets(level, name) {
+			continue
+		}
+		switch value := level.Value(name).(type) {
+		case bool:
+			return strconv.FormatBool(value), true
+		default:
+			return fmt.Sprint(value), true
+		}
+	}
+	return "", false
+}
+
+// sets tells whether the flag was given at this very level.
+func sets(c *cli.Context, name string) bool {
+	for _, local := range c.LocalFlagNames() {
+		if local == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *Daemon) run(c *cli.Context) error {
+	common, err := d.configure(c)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(c.Context, syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	// A second signal ends the process at once.
+	context.AfterFunc(ctx, stop)
+	return d.Run(ctx, logger(common, d.Err))
+}
+
+// logger makes the log of a validated configuration.
+func logger(common *config.Common, to io.Writer) *slog.Logger {
+	level, err := common.Level()
+	if err != nil {
+		panic("BUG: a log level that was not validated: " + err.Error())
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if common.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(to, options))
+	}
+	return slog.New(slog.NewTextHandler(to, options))
+}
+
+// Exit runs a daemon with the process's arguments and streams, and ends the
+// process.
+func Exit(d *Daemon) {
+	d.Out, d.Err = os.Stdout, os.Stderr
+	os.Exit(d.Main(context.Background(), os.Args))
+}

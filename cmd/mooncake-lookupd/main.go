@@ -1,0 +1,32 @@
+// Command mooncake-lookupd answers the engines of a node how much of a request's
+// prefix is stored, and is the master of the node's shared-memory store.
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/mooncake-sidecar/sidecar/cmd/internal/command"
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/daemon"
+)
+
+func main() {
+	cfg := &config.LookupdConfig{}
+	command.Exit(&command.Daemon{
+		Name:    "mooncake-lookupd",
+		Usage:   "prefix lookup and shared-memory KV store of a node, for vLLM",
+		Example: "mooncake-lookupd --store-bytes 16GiB\nmooncake-lookupd --config /etc/mooncake-sidecar.yaml --log-format json\nmooncake-lookupd status --json",
+		Fields:  cfg.Fields(),
+		Configure: func(source config.Source) (common *config.Common, err error) {
+			if cfg, err = config.LoadLookupd(source); err != nil {
+				return nil, err
+			}
+			return &cfg.Common, nil
+		},
+		Run: func(ctx context.Context, log *slog.Logger) error { return daemon.RunLookupd(ctx, cfg, log) },
+		Status: func(ctx context.Context) (*daemon.Status, error) {
+			return daemon.LookupdStatus(ctx, cfg.RuntimeDir)
+		},
+	})
+}

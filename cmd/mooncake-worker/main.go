@@ -1,0 +1,31 @@
+// Command mooncake-worker copies KV blocks between one engine rank and the store.
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/mooncake-sidecar/sidecar/cmd/internal/command"
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/daemon"
+)
+
+func main() {
+	cfg := &config.WorkerConfig{}
+	command.Exit(&command.Daemon{
+		Name:    "mooncake-worker",
+		Usage:   "copies KV blocks between a vLLM rank and the node's KV store",
+		Example: "mooncake-worker --device host-0\nmooncake-worker --config /etc/mooncake-sidecar.yaml --device cuda-1\nmooncake-worker --device host-0 status --json",
+		Fields:  cfg.Fields(),
+		Configure: func(source config.Source) (common *config.Common, err error) {
+			if cfg, err = config.LoadWorker(source); err != nil {
+				return nil, err
+			}
+			return &cfg.Common, nil
+		},
+		Run: func(ctx context.Context, log *slog.Logger) error { return daemon.RunWorker(ctx, cfg, log) },
+		Status: func(ctx context.Context) (*daemon.Status, error) {
+			return daemon.WorkerStatus(ctx, cfg.RuntimeDir, cfg.Device)
+		},
+	})
+}

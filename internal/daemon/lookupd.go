@@ -1,0 +1,179 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/proc"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/version"
+	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
+	"github.com/mooncake-sidecar/sidecar/lookupd"
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
+	"github.com/mooncake-sidecar/sidecar/store/embedded/storepb"
+)
+
+const (
+	// maintenanceInterval is how often leases expire and dead clients are looked
+	// for.
+	maintenanceInterval = time.Second
+	// stopTimeout bounds the wait for calls under way.
+	stopTimeout = time.Second
+	// maxMessageBytes bounds a gRPC message: a batch of a million chunks.
+	maxMessageBytes = 128 << 20
+)
+
+// errIdle ends a daemon that nobody uses.
+var errIdle = errors.New("no session for the linger time")
+
+// RunLookupd is mooncake-lookupd. It returns nil when ctx ends or after the
+// linger time, and ErrAlreadyRunning when the runtime directory has a lookupd.
+func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, log *slog.Logger) (err error) {
+	dir, err := runtimeDir(cfg.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	sessions, err := listenSessions(dir, config.LookupdSocket)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sessions.Close() }() // Serve has closed it, unless it was never reached
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, segment.Close()) }()
+	limitMemory()
+
+	transport, err := zmqx.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, transport.Close()) }()
+
+	var background sync.WaitGroup
+	defer background.Wait()
+	calls, err := serveStore(filepath.Join(dir, config.StoreSocket), master, &background, stop, log)
+	if err != nil {
+		return err
+	}
+	defer stopCalls(calls)
+	background.Go(func() { maintain(ctx, master, log) })
+	defer stop(nil) // before the wait for maintenance
+
+	idle := newLinger(lingerTime(&cfg.Common), func() { stop(errIdle) })
+	defer idle.stop()
+	server := lookupd.New(lookupd.Config{
+		Catalog:     catalog{master},
+		Listen:      lookupSockets(transport),
+		LeaseTTL:    cfg.LeaseTTL,
+		Welcome:     welcome("mooncake-lookupd", &cfg.Common),
+		StoreClient: storeClients(master, segment),
+		OnBusy:      idle.sessions,
+		Log:         log,
+	})
+	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
+		"store_bytes", cfg.StoreBytes.String(), "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
+	err = server.Serve(ctx, lookupdSessions{sessions})
+	return endOf(ctx, err, log)
+}
+
+// endOf logs why a daemon ends and returns the error of it, if it is one.
+func endOf(ctx context.Context, err error, log *slog.Logger) error {
+	cause := context.Cause(ctx)
+	switch {
+	case err != nil:
+		return err
+	case cause == nil || errors.Is(cause, context.Canceled):
+		log.Info("stopping")
+	case errors.Is(cause, errIdle):
+		log.Info("stopping", "reason", cause)
+	default:
+		return cause
+	}
+	return nil
+}
+
+// lingerTime returns how long a daemon stays without sessions, 0 for ever.
+func lingerTime(c *config.Common) time.Duration {
+	if !c.Autostarted {
+		return 0
+	}
+	return c.Linger
+}
+
+func welcome(name string, c *config.Common) connector.Welcome {
+	return connector.Welcome{
+		Type: connector.TypeWelcome, Protocol: connector.ProtocolVersion,
+		Daemon: name, Version: version.Version, PID: os.Getpid(), Autostarted: c.Autostarted,
+	}
+}
+
+// storeClients serves the sessions of workers.
+func storeClients(master *embedded.Master, segment *shm.Segment) func(context.Context, *lookupd.Session) error {
+	return func(_ context.Context, s *lookupd.Session) error {
+		pid := s.PeerPID()
+		start, err := proc.StartTime(pid)
+		if err != nil {
+			return fmt.Errorf("the worker's process can't be seen from here; both daemons must share a pid namespace: %w", err)
+		}
+		return master.ServeClient(s, embedded.ClientProcess{PID: uint32(pid), Start: start}, s.Number, segment.FD())
+	}
+}
+
+// serveStore starts the store's gRPC service; a fault of its own ends the daemon.
+func serveStore(path string, master *embedded.Master, background *sync.WaitGroup, fail func(error), log *slog.Logger) (*grpc.Server, error) {
+	l, err := listenOwn(path, log)
+	if err != nil {
+		return nil, err
+	}
+	calls := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxSendMsgSize(maxMessageBytes))
+	storepb.RegisterStoreServer(calls, embedded.NewService(master))
+	background.Go(func() {
+		if err := calls.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			fail(fmt.Errorf("store service: %w", err))
+		}
+	})
+	return calls, nil
+}
+
+// stopCalls lets the calls under way finish, within bounds.
+func stopCalls(calls *grpc.Server) {
+	timer := time.AfterFunc(stopTimeout, calls.Stop)
+	defer timer.Stop()
+	calls.GracefulStop()
+}
+
+// maintain allocates the segment's memory and then looks after what runs out.
+func maintain(ctx context.Context, master *embedded.Master, log *slog.Logger) {
+	for more := true; more && ctx.Err() == nil; {
+		var err error
+		if more, err = master.PrepareNext(); err != nil {
+			log.Error("the store stays smaller than it was asked to be; lower store_bytes or free memory", "error", err)
+			break
+		}
+	}
+	ticker := time.NewTicker(maintenanceInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			master.Reap()
+		}
+	}
+}

@@ -1,0 +1,183 @@
+package daemon
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/faults"
+	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
+	"github.com/mooncake-sidecar/sidecar/internal/version"
+	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
+	"github.com/mooncake-sidecar/sidecar/worker"
+)
+
+// ErrNoDevice: this build has no device of that kind.
+var ErrNoDevice = errors.New("device is not available")
+
+// RunWorker is mooncake-worker. It returns nil when ctx ends or after the linger
+// time, and ErrAlreadyRunning when the device has a worker in the runtime
+// directory. The store need not be there.
+func RunWorker(ctx context.Context, cfg *config.WorkerConfig, log *slog.Logger) (err error) {
+	if cfg.DeviceKind() != "host" {
+		return fmt.Errorf("%w: %s; this build knows host", ErrNoDevice, cfg.Device)
+	}
+	dir, err := runtimeDir(cfg.RuntimeDir)
+	if err != nil {
+		return err
+	}
+	sessions, err := listenSessions(dir, config.WorkerSocket(cfg.Device))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sessions.Close() }() // the end of ctx has closed it, unless that was never reached
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+
+	chunks, closeStore, err := connectStore(dir, log)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeStore()) }()
+	injected, err := faults.Worker(os.Getenv)
+	if err != nil {
+		return err
+	}
+	if injected != (worker.Faults{}) {
+		log.Warn("this worker misbehaves on purpose", "faults", fmt.Sprintf("%+v", injected))
+	}
+	idle := newLinger(lingerTime(&cfg.Common), func() { stop(errIdle) })
+	defer idle.stop()
+	server, err := worker.New(worker.Config{
+		Store:         chunks,
+		StoreReady:    chunks.Ready,
+		Devices:       map[string]worker.Device{"host": hostdev.Device{}},
+		MapBoard:      mapBoard,
+		KeptSegments:  keptBy(chunks),
+		OnSessions:    idle.sessions,
+		Log:           log,
+		Version:       version.Version,
+		PID:           os.Getpid(),
+		Autostarted:   cfg.Autostarted,
+		LoadPipelines: cfg.LoadWorkers,
+		QueueJobs:     cfg.QueueJobs,
+		BatchBytes:    int(cfg.BatchBytes),
+		Faults:        injected,
+	})
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	limitMemory()
+	closeOnEnd := context.AfterFunc(ctx, func() { _ = sessions.Close() }) // Serve reports it
+	defer closeOnEnd()
+	log.Info("mooncake-worker is ready", "runtime_dir", dir, "device", cfg.Device, "version", version.Version, "pid", os.Getpid(),
+		"load_workers", cfg.LoadWorkers, "queue_jobs", cfg.QueueJobs, "batch_bytes", cfg.BatchBytes.String(),
+		"autostarted", cfg.Autostarted, "linger", cfg.Linger)
+	err = server.Serve(workerSessions(sessions))
+	return endOf(ctx, err, log)
+}
+
+func mapBoard(fd, slots int) (worker.Board, error) {
+	board, err := shm.MapJobBoard(fd, slots)
+	if err != nil {
+		return nil, err
+	}
+	return board, nil
+}
+
+// keptBy offers the segment that the store client has mapped to a new lookupd.
+func keptBy(chunks *client.Client) func(func([]connector.SegmentInfo, []int) error) error {
+	return func(send func([]connector.SegmentInfo, []int) error) error {
+		info, fd, ok := chunks.Kept()
+		if !ok {
+			return send(nil, nil)
+		}
+		return send([]connector.SegmentInfo{info}, []int{fd})
+	}
+}
+
+// connectStore starts the store's client. close ends it; no call may be under
+// way then.
+func connectStore(dir string, log *slog.Logger) (chunks *client.Client, closeStore func() error, err error) {
+	rpc, err := dialStore(dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	var id [8]byte
+	_, _ = rand.Read(id[:]) // it never fails
+	chunks = client.New(client.Config{
+		Edge: storeEdge{dir}, RPC: rpc, ID: binary.NativeEndian.Uint64(id[:]) | 1, PID: os.Getpid(), Version: version.Version, Log: log,
+	})
+	ctx, stop := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = chunks.Run(ctx) }) // it ends with ctx only
+	return chunks, func() error {
+		stop()
+		running.Wait()
+		return errors.Join(chunks.Close(), rpc.Close())
+	}, nil
+}
+
+// dialStore makes the connection to the store's gRPC service, which connects
+// when it is used and again soon after lookupd was restarted.
+func dialStore(dir string) (*grpc.ClientConn, error) {
+	path := filepath.Join(dir, config.StoreSocket)
+	rpc, err := grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
+		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) { return dialOwn(ctx, path) }),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("store service %s: %w", path, err)
+	}
+	return rpc, nil
+}
+
+// storeEdge is what the store's client needs of the operating system.
+type storeEdge struct{ dir string }
+
+// Dial implements client.Edge.
+func (e storeEdge) Dial(ctx context.Context) (client.Conn, error) {
+	conn, err := unixmsg.Dial(ctx, filepath.Join(e.dir, config.LookupdSocket), nil)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+// Map implements client.Edge.
+func (e storeEdge) Map(fd int, bytes uint64) (client.Mapping, error) {
+	segment, err := shm.OpenSegment(fd, bytes)
+	if err != nil {
+		return nil, err
+	}
+	return segment, nil
+}
+
+// CloseFD implements client.Edge.
+func (e storeEdge) CloseFD(fd int) {
+	_ = syscall.Close(fd) // Linux frees the number whatever it says
+}
