@@ -20,6 +20,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/store/embedded/storepb"
+	"github.com/mooncake-sidecar/sidecar/store/storetest"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
@@ -361,4 +362,15 @@ func TestNewSegmentDoesNotMixWithTheOld(t *testing.T) {
 	if !end(t, c, ns, fresh, 2) {
 		t.Fatal("put into the new segment was void")
 	}
+}
+
+func TestBehaviour(t *testing.T) {
+	storetest.TestStore(t, func(t *testing.T) store.Store {
+		dir := t.TempDir()
+		d := startDaemon(t, dir, nil)
+		t.Cleanup(func() { d.kill(); _ = d.segment.Close() })
+		c := startClient(t, dir)
+		waitReady(t, c, true)
+		return c
+	})
 }
