@@ -105,11 +105,26 @@ func (f *FakeStore) Remove(group uint32, hash kv.Hash) bool {
 	return false
 }
 
-// Bytes returns the stored bytes of a shard, nil when it is not there. They are
-// the store's own: a test may flip one.
+// Bytes returns a copy of a shard's stored bytes, nil when it is not there.
 func (f *FakeStore) Bytes(group uint32, hash kv.Hash, number uint32) []byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return slices.Clone(f.bytesLocked(group, hash, number))
+}
+
+// Flip inverts a bit of a stored byte; it reports whether the shard was there.
+func (f *FakeStore) Flip(group uint32, hash kv.Hash, number uint32, at int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := f.bytesLocked(group, hash, number)
+	if b == nil {
+		return false
+	}
+	b[at] ^= 1
+	return true
+}
+
+func (f *FakeStore) bytesLocked(group uint32, hash kv.Hash, number uint32) []byte {
 	for key, c := range f.chunks {
 		if s := c.shards[number]; key.group == group && key.hash == hash && s != nil && s.complete {
 			return f.data[s.place.Offset : s.place.Offset+uint64(s.place.Bytes)]
