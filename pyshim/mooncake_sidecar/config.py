@@ -36,10 +36,10 @@ _WITHOUT_EFFECT = {
 def parse_size(value: Any, key: str) -> int:
     """Bytes of ``4294967296``, ``"4GiB"``, ``"4GB"`` or ``"512m"``; units are powers of 1024."""
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ValueError(f"{key} is {value!r}; write a number of bytes or a text like \"4GiB\"")
+        raise ValueError(f'{key} is {value!r}; write a number of bytes or a text like "4GiB"')
     match = _SIZE.match(str(value))
     if match is None:
-        raise ValueError(f"{key} is {value!r}; write a number of bytes or a text like \"4GiB\"")
+        raise ValueError(f'{key} is {value!r}; write a number of bytes or a text like "4GiB"')
     size = int(float(match[1]) * _UNITS[match[2].upper()])
     if size <= 0:
         raise ValueError(f"{key} is {value!r}; it must be more than 0 bytes")
@@ -50,7 +50,7 @@ def parse_seconds(value: Any, key: str, least: float) -> float:
     """Seconds of ``10``, ``2.5``, ``"90s"`` or ``"15m"``."""
     match = None if isinstance(value, bool) else _DURATION.match(str(value))
     if match is None:
-        raise ValueError(f"{key} is {value!r}; write seconds as a number, or a text like \"15m\"")
+        raise ValueError(f'{key} is {value!r}; write seconds as a number, or a text like "15m"')
     seconds = float(match[1]) * _SECONDS[match[2]]
     if not least <= seconds <= 86400 * 30:
         raise ValueError(f"{key} is {value!r}; it must be at least {least:g} seconds")

@@ -60,7 +60,11 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         super().__init__(vllm_config, role, kv_cache_config)
         transfer = vllm_config.kv_transfer_config
         self._settings = config.parse(transfer.kv_connector_extra_config)
-        if transfer.kv_role == "kv_consumer" and not self._settings.enable_lookup and not self._settings.save_decode_cache:
+        if (
+            transfer.kv_role == "kv_consumer"
+            and not self._settings.enable_lookup
+            and not self._settings.save_decode_cache
+        ):
             logger.warning("as a consumer without lookups and without save_decode_cache the connector does nothing")
         self._geometry = namespace.build(
             vllm_config,
@@ -102,9 +106,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._lookup,
             self._geometry.spec,
             wanted[0].socket,
-            paths.lookup_path(
-                envs.VLLM_RPC_BASE_PATH, settings.lookup_rpc_port, parallel.data_parallel_index
-            ),
+            paths.lookup_path(envs.VLLM_RPC_BASE_PATH, settings.lookup_rpc_port, parallel.data_parallel_index),
             self._engine_id,
             self._epoch,
             lambda stop: daemons.ensure(wanted, directory, settings, START_BUDGET_S, stop),

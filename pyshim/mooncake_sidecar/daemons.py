@@ -99,9 +99,7 @@ def probe(path: str, timeout: float = _PROBE_S) -> msg.Welcome:
         session.close()
 
 
-def ensure(
-    wanted: list[Daemon], directory: str, settings: Settings, budget_s: float, stop: threading.Event
-) -> None:
+def ensure(wanted: list[Daemon], directory: str, settings: Settings, budget_s: float, stop: threading.Event) -> None:
     """Return once every wanted daemon answers, starting those that do not.
 
     Raises:
@@ -149,7 +147,9 @@ def _answers(daemon: Daemon) -> bool:
 def _wait(ready: Callable[[], bool], daemon: Daemon, deadline: float, stop: threading.Event) -> None:
     while not ready():
         if time.monotonic() >= deadline:
-            raise DaemonError(f"{daemon.program} was started but does not answer at {daemon.socket}: {_last_line(daemon.log)}")
+            raise DaemonError(
+                f"{daemon.program} was started but does not answer at {daemon.socket}: {_last_line(daemon.log)}"
+            )
         if stop.wait(_POLL_S):
             raise DaemonError("shutting down")
 

@@ -56,7 +56,9 @@ class MemfdAllocation(AbstractContextManager["MemfdAllocation"]):
             try:
                 return self._allocate(torch, size)
             except OSError as error:
-                logger.warning("no shared memory of %d bytes for the KV cache (%s): allocating it privately", size, error)
+                logger.warning(
+                    "no shared memory of %d bytes for the KV cache (%s): allocating it privately", size, error
+                )
                 return original(*args, **kwargs)
 
         torch.zeros = zeros

@@ -5,6 +5,7 @@ worker's session is then switched to non-blocking and handed to the hooks
 (``link.Link``).
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -139,10 +140,8 @@ def process_ended(pidfd: int) -> bool:
 
 def kill_process(pidfd: int) -> None:
     """SIGKILL the process behind a pidfd; one that has ended is no error."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
 
 
 def _left(deadline: float) -> float:

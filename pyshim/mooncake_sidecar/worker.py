@@ -115,7 +115,9 @@ class WorkerRole:
         self._link, self._old = None, []
 
     def _submit(self, command: JobCommand, kind: str) -> bool:
-        if not self.ready:
+        # Also without a store: the daemon answers such jobs at once, and what this
+        # side knows of the store may be old, because an idle engine asks nothing.
+        if self._link is None:
             return False
         return self._link.submit(command.job, kind, command.request, command.frame, self._clock())
 

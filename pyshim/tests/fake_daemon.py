@@ -38,7 +38,16 @@ class Fake:
         self.silent = False
         self.pending_once = False
         self.store_ready = True
-        self.stats = {"stores": 0, "loads": 0, "cancels": 0, "finished": [], "preempted": [], "leases_released": [], "lookups": 0, "results": 0}
+        self.stats = {
+            "stores": 0,
+            "loads": 0,
+            "cancels": 0,
+            "finished": [],
+            "preempted": [],
+            "leases_released": [],
+            "lookups": 0,
+            "results": 0,
+        }
         self.workers = []
 
     def listen(self, name, serve):
@@ -80,8 +89,18 @@ class Fake:
         if message.get("protocol") != 1:
             self.send(conn, {"t": "error", "code": "version", "message": "speak 1"})
             return False
-        self.send(conn, {"t": "welcome", "protocol": 1, "daemon": daemon, "version": "fake", "pid": os.getpid(),
-                         "session": 1, "autostarted": self.autostarted})
+        self.send(
+            conn,
+            {
+                "t": "welcome",
+                "protocol": 1,
+                "daemon": daemon,
+                "version": "fake",
+                "pid": os.getpid(),
+                "session": 1,
+                "autostarted": self.autostarted,
+            },
+        )
         return True
 
     def serve_lookupd(self, conn):
@@ -174,7 +193,8 @@ class Fake:
                 elif kind == "register":
                     state["reg"] = message
                     state["regions"] = [
-                        mmap.mmap(fds[r["fd"]], r["bytes"]) if r["kind"] == "memfd" else None for r in message["regions"]
+                        mmap.mmap(fds[r["fd"]], r["bytes"]) if r["kind"] == "memfd" else None
+                        for r in message["regions"]
                     ]
                     state["board"] = mmap.mmap(fds[message["job_board"]], message["job_slots"] * 8)
                     self.send(conn, {"t": "registered", "namespace_digest": "fake", "store_ready": self.store_ready})
@@ -207,9 +227,19 @@ class Fake:
         with self.released:
             while self.hold and not self.cancelled(state, job["job"]):
                 self.released.wait()
-            result = {"t": "result", "job": job["job"], "kind": job["t"], "chunks": 0, "existing": 0, "bytes": 0, "us": 1}
+            result = {
+                "t": "result",
+                "job": job["job"],
+                "kind": job["t"],
+                "chunks": 0,
+                "existing": 0,
+                "bytes": 0,
+                "us": 1,
+            }
             if self.cancelled(state, job["job"]):
                 result["status"] = "cancelled"
+            elif not self.store_ready:
+                result["status"] = "dropped" if job["t"] == "store" else "failed"
             else:
                 self.stats[job["t"] + "s"] += 1
                 getattr(self, job["t"])(state, job, result)

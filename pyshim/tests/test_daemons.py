@@ -266,7 +266,7 @@ def test_without_a_daemon_one_warning_and_misses(register, caplog):
 
 def test_stopping_while_a_daemon_is_stopped_does_not_hang(start_daemon, register):
     daemon = start_daemon()
-    client, registrar = register()
+    _client, registrar = register()
     registrar.first_attempt.wait(PATIENCE_S)
     daemon.stop()
     registrar.stop()

@@ -41,9 +41,7 @@ class Rank:
         self.fd = sealed_memfd("kv", PAGE * BLOCKS)
         self.kv = mmap.mmap(self.fd, PAGE * BLOCKS)
         values = config.parse({"runtime_dir": runtime_dir, "autostart": False, **settings})
-        memory = Memory(
-            [msg.KVRegion("memfd", 0, 0, PAGE * BLOCKS)], [self.fd], [msg.KVSegment(0, 0, 0, PAGE, PAGE)]
-        )
+        memory = Memory([msg.KVRegion("memfd", 0, 0, PAGE * BLOCKS)], [self.fd], [msg.KVSegment(0, 0, 0, PAGE, PAGE)])
         registrant = Registrant(
             values,
             make_geometry(TOKENS, page=PAGE),
@@ -91,9 +89,7 @@ class Rank:
 
     def load(self, request, blocks, local=0):
         self.jobs += 1
-        frame = load_frame(
-            self.jobs, 1, request, len(blocks) * TOKENS, local * TOKENS, [blocks], [], TOKENS, [TOKENS]
-        )
+        frame = load_frame(self.jobs, 1, request, len(blocks) * TOKENS, local * TOKENS, [blocks], [], TOKENS, [TOKENS])
         self.step(StepCommands(loads=[JobCommand(self.jobs, request.request_id, frame, block_bytes(blocks[local:]))]))
         return self.jobs
 
@@ -349,13 +345,17 @@ def test_unknown_messages_and_results_of_unknown_jobs_are_skipped(start_daemon, 
     assert rank.received == []
 
 
-def test_without_a_store_jobs_are_refused_until_a_pong_says_otherwise(start_daemon, make_rank):
+def test_without_a_store_jobs_fail_and_the_rank_is_not_ready(start_daemon, make_rank):
     daemon = start_daemon()
     daemon.order(store_ready=False)
     rank = make_rank()
+    assert rank.step() == ({}, set(), {0: False})
     rank.load(Request("a", 1), [4])
-    assert rank.received == ["a"]
+    rank.until(lambda: rank.received)
+    assert rank.bad == {4}
     daemon.order(store_ready=True)
+    # It is not asked whether it has a store again before the job is sent.
+    stored(rank)
     rank.until(lambda: rank.role.ready)
 
 

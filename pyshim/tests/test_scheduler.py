@@ -286,7 +286,7 @@ def test_random_lives_leave_nothing_behind(make_engine):
         engine = make_engine(num_blocks=rng.choice([24, 40]), budget=96)
         loading = {}
         added = 0
-        for turn in range(1500):
+        for _turn in range(1500):
             if added < 25 and rng.random() < 0.3:
                 name, tokens = f"r{added}", rng.randrange(10, 200)
                 engine.add(name, tokens, max_tokens=rng.randrange(1, 30), seed=rng.randrange(4))
