@@ -34,13 +34,14 @@ func (f *finder) leadingRun(m *mergedGroup, n int) int {
 	if f.exists == nil {
 		return n
 	}
-	limit := min(n, f.bound/m.scale)
+	exists, scale := f.exists, m.scale
+	limit := min(n, f.bound/scale)
 	n = limit
 	for _, g := range m.ids {
-		end := n * m.scale
-		for index := m.scale - 1; index < end; index += m.scale {
-			if f.exists(g, index) != present {
-				n = index / m.scale
+		end := n * scale
+		for index := scale - 1; index < end; index += scale {
+			if exists(g, index) != present {
+				n = index / scale
 				break
 			}
 		}

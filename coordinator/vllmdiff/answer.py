@@ -14,7 +14,7 @@ than that package reads:
   model, prefix      names that go into pool keys
   partial            [group, hash index, n]: all keys of the chunk are there but one
 
-The answer to a lookup has the key prefixes of every group besides, the keys under
+The operation "time" times a find instead. The answer to a lookup has the key prefixes of every group besides, the keys under
 which the rank stores the hash 0, and that hash's Mooncake group id. Where vLLM
 asserts, the answer has "raised" with the exception's name and "hit" with the
 length it had found by then, if any.
@@ -23,6 +23,7 @@ length it had found by then, if any.
 import json
 import os
 import sys
+import time
 from types import SimpleNamespace
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -192,9 +193,25 @@ def lookup(case: dict, coordinator: MooncakeStoreCoordinator) -> dict:
     return answer
 
 
+def best_time(case: dict, coordinator: MooncakeStoreCoordinator) -> dict:
+    """Nanoseconds of a find over a store that has all chunks; the best of ten."""
+    hashes = make_hashes(case["N"])
+    exists = {(g, bytes(h)) for g in range(len(case["groups"])) for h in hashes}
+    pool = ExternalCachedBlockPool(case["h"], exists)
+    best = None
+    for _ in range(10):
+        start = time.perf_counter_ns()
+        coordinator.find_longest_cache_hit(hashes, case["M"], pool)
+        took = time.perf_counter_ns() - start
+        best = took if best is None else min(best, took)
+    return {"ns": best}
+
+
 def answer(case: dict) -> dict:
     coordinator = make_coordinator(case)
     op = case["op"]
+    if op == "time":
+        return best_time(case, coordinator)
     try:
         if op == "find":
             exists = case["exists"]
