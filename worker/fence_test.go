@@ -211,6 +211,26 @@ func TestCancelOfAQueuedStore(t *testing.T) {
 	r.settled()
 }
 
+// A cancelled job is over for the ledger too, or its request is never forgotten.
+func TestCancelledStoreEndsInTheLedger(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	stored(t, e, 4)
+	r.gate.armed.Store(true)
+	running, queued := e.storeJob("q", ids(1, 2)), e.storeJob("p", ids(1, 6))
+	e.send(running)
+	<-r.gate.entered
+	e.send(queued)
+	e.giveUp(queued.Job)
+	want(t, expect[*connector.Result](e.peer), queued.Job, connector.StatusCancelled, "cancelled")
+	r.gate.unblock()
+	want(t, expect[*connector.Result](e.peer), running.Job, connector.StatusOK, "")
+	e.send(&connector.Finished{Type: connector.TypeFinished, Requests: []string{"r-p"}})
+	if res := e.do(e.storeJob("p", ids(1, 4))); res.Existing != 4 {
+		t.Errorf("%+v", res)
+	}
+}
+
 func TestPreemptionVoidsQueuedStores(t *testing.T) {
 	r := newRig(t, nil)
 	e := r.engine()

@@ -8,7 +8,9 @@ import (
 	"hash/crc32"
 	"math/rand/v2"
 	"os"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
@@ -244,6 +246,41 @@ func TestCopyAfterClose(t *testing.T) {
 	if err := run(t, m, worker.Store, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 64)}}); err == nil {
 		t.Error("no error")
 	}
+}
+
+// held is a context that holds a copy up where it looks whether to go on.
+type held struct {
+	context.Context
+	release chan struct{}
+}
+
+func (h held) Err() error {
+	<-h.release
+	return nil
+}
+
+func TestCloseWaitsForCopies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLayout(t, []string{KindMemfd}, numBlocks*64, []int{64}, []connector.KVSegment{seg(0, 0, 0, 64, 64)})
+		m := l.open(t)
+		ctx := held{t.Context(), make(chan struct{})}
+		done := make(chan error, 1)
+		m.Copy(ctx, worker.Store, nil, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 64)}}, func(err error) { done <- err })
+		var closed atomic.Bool
+		go func() {
+			m.Close()
+			closed.Store(true)
+		}()
+		synctest.Wait()
+		if closed.Load() {
+			t.Error("the memory was unmapped under a copy")
+		}
+		close(ctx.release)
+		synctest.Wait()
+		if err := <-done; err != nil || !closed.Load() {
+			t.Errorf("%v, closed %v", err, closed.Load())
+		}
+	})
 }
 
 // A page that can't be had is an error of the batch, and the process lives.
