@@ -12,7 +12,7 @@ import (
 
 // maxCaseBytes bounds one case; the largest within the other limits is smaller
 // but for white space.
-const maxCaseBytes = 64 << 20
+const maxCaseBytes = 16 << 20
 
 var errCaseTooLong = fmt.Errorf("%w: longer than %d bytes", ErrCase, maxCaseBytes)
 
