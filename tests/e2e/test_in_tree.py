@@ -8,6 +8,7 @@ import pytest
 from harness import mooncake
 from harness.cell import whole
 from harness.engine import BLOCK, Engine, in_tree
+from harness.prompts import block_hashes
 from harness.segment import Segment
 
 PROMPTS = 200
@@ -56,19 +57,6 @@ def lookup_client(shared, monkeypatch):
     client = LookupKeyClient(config)
     yield client
     client.close()
-
-
-def block_hashes(prompt):
-    """Hashes of a prompt's whole blocks, as vLLM computes them."""
-    from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_utils import hash_block_tokens, init_none_hash
-
-    init_none_hash(sha256)
-    hashes, parent = [], None
-    for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
-        parent = hash_block_tokens(sha256, parent, prompt[at : at + BLOCK], None)
-        hashes.append(parent)
-    return hashes
 
 
 def test_in_tree_lookup_client(shared, cut, lookup_client):

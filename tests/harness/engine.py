@@ -114,7 +114,8 @@ class Engine:
         return self.log_path.read_text(errors="replace")
 
     def log_tail(self, lines: int = 40) -> str:
-        return "\n".join(self.log().splitlines()[-lines:])
+        """The end of the log without the long list of routes that the front end prints."""
+        return "\n".join([line for line in self.log().splitlines() if "] Route: " not in line][-lines:])
 
     def kill(self) -> None:
         """SIGKILL to every process of the engine, as a crash of the machine's service manager would; waits for the end."""

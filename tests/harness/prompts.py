@@ -7,6 +7,7 @@ import pathlib
 import random
 
 from . import corpus
+from .engine import BLOCK
 
 
 class Prompts:
@@ -38,6 +39,19 @@ class Prompts:
             tail = self._rng.randrange(1, max(2, longest - len(head)))
             made.append((head + self.text(tail))[:longest])
         return made
+
+
+def block_hashes(prompt: list[int]) -> list[bytes]:
+    """Hashes of a prompt's whole blocks, as vLLM computes them."""
+    from vllm.utils.hashing import sha256
+    from vllm.v1.core.kv_cache_utils import hash_block_tokens, init_none_hash
+
+    init_none_hash(sha256)
+    hashes, parent = [], None
+    for at in range(0, len(prompt) - BLOCK + 1, BLOCK):
+        parent = hash_block_tokens(sha256, parent, prompt[at : at + BLOCK], None)
+        hashes.append(parent)
+    return hashes
 
 
 @functools.cache
