@@ -71,7 +71,7 @@ test-vllm-rules:
 .PHONY: test-nightly
 test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing, repeated fault tests
 	$(MAKE) --no-print-directory test
-	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_CASES=200000 go test -count=1 -timeout 60m ./coordinator/...
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_DIFF_CASES=200000 go test -count=1 -timeout 60m ./coordinator/...
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	scripts/fuzz.sh 60s
 
