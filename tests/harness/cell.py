@@ -39,7 +39,13 @@ class Cell:
         # Under /tmp, for socket paths may have 107 bytes at most.
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix=f"mcs-{name}-"))
         self.daemons = Daemons(self.directory)
-        self.extra = {"runtime_dir": str(self.directory), "store_bytes": store_bytes, "binaries_dir": str(REPOSITORY / binaries)}
+        self.extra = {
+            "runtime_dir": str(self.directory),
+            "store_bytes": store_bytes,
+            "binaries_dir": str(REPOSITORY / binaries),
+            # Tests expect hits; on a busy machine of two cores the product's 50 ms are sometimes not enough.
+            "lookup_timeout_ms": 500,
+        }
         self.extra |= engine_options.pop("extra", {})
         self.environment = dict(environment or {})
         self.options = engine_options
