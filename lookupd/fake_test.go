@@ -214,7 +214,7 @@ func newNode(t *testing.T, adjust func(*Config)) *node {
 		Catalog: n.catalog, Listen: n.sockets.listen, LeaseTTL: time.Minute,
 		Welcome: connector.Welcome{Type: connector.TypeWelcome, Protocol: connector.ProtocolVersion, Daemon: "mooncake-lookupd", Version: "test"},
 		OnBusy:  func(sessions int) { n.busy <- sessions },
-		Log:     slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Log:     slog.New(slog.DiscardHandler),
 	}
 	if adjust != nil {
 		adjust(&cfg)

@@ -64,7 +64,7 @@ func cgroupLimit(root fs.FS) uint64 {
 		if len(parts) != 3 {
 			continue
 		}
-		mount, file := "", ""
+		var mount, file string
 		switch {
 		case parts[0] == "0" && parts[1] == "":
 			mount, file = "sys/fs/cgroup", "memory.max"

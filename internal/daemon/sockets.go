@@ -124,11 +124,10 @@ func (l *ownListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err := ownPeer(conn); err == nil {
+		if err = ownPeer(conn); err == nil {
 			return conn, nil
-		} else {
-			l.log.Warn("connection refused", "socket", l.path, "error", err)
 		}
+		l.log.Warn("connection refused", "socket", l.path, "error", err)
 		_ = conn.Close() // nothing was said on it
 	}
 }

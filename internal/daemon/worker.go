@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"sync"
@@ -51,6 +50,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, log *slog.Logger) 
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 
+	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
 	chunks, closeStore, err := connectStore(dir, log)
 	if err != nil {
 		return err
@@ -143,7 +143,7 @@ func dialStore(dir string) (*grpc.ClientConn, error) {
 	rpc, err := grpc.NewClient("passthrough:///"+path,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithAuthority("localhost"),
-		grpc.WithContextDialer(func(ctx context.Context, path string) (net.Conn, error) { return dialOwn(ctx, path) }),
+		grpc.WithContextDialer(dialOwn),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
