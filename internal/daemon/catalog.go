@@ -19,7 +19,7 @@ var _ lookupd.Catalog = catalog{}
 // OpenNamespace implements lookupd.Catalog.
 func (c catalog) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) {
 	ns, err := c.Master.OpenNamespace(spec)
-	if errors.Is(err, embedded.ErrShardTooLarge) {
+	if errors.Is(err, store.ErrShardTooLarge) {
 		return ns, fmt.Errorf("%w: %w", lookupd.ErrStoreTooSmall, err)
 	}
 	return ns, err

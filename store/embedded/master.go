@@ -20,8 +20,6 @@ import (
 var (
 	// ErrTooManyNamespaces: the namespace table is full.
 	ErrTooManyNamespaces = errors.New("too many namespaces in the store")
-	// ErrShardTooLarge: one shard is longer than a slab.
-	ErrShardTooLarge = errors.New("a shard is larger than the store can place")
 	// ErrUnknownClient: the call names a session that is not open.
 	ErrUnknownClient = errors.New("no such store session")
 )
@@ -185,7 +183,7 @@ func (m *Master) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) 
 	for i, g := range spec.Groups {
 		if uint64(g.ShardBytes) > m.seg.MaxShardBytes() {
 			return store.Namespace{}, fmt.Errorf("%w: group %d has shards of %d bytes, a store of %d MiB takes up to %d; raise store_bytes",
-				ErrShardTooLarge, i, g.ShardBytes, m.seg.FileBytes>>20, m.seg.MaxShardBytes())
+				store.ErrShardTooLarge, i, g.ShardBytes, m.seg.FileBytes>>20, m.seg.MaxShardBytes())
 		}
 	}
 	m.mu.Lock()

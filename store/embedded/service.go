@@ -34,6 +34,8 @@ func rpcError(err error) error {
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, ErrUnknownClient):
 		return status.Error(codes.Unauthenticated, err.Error())
+	case errors.Is(err, store.ErrShardTooLarge):
+		return status.Error(codes.OutOfRange, err.Error())
 	case errors.Is(err, ErrTooManyNamespaces):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	}

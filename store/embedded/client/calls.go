@@ -21,6 +21,8 @@ func (c *Client) fail(session *storepb.Session, call string, err error) error {
 	switch status.Code(err) {
 	case codes.FailedPrecondition:
 		return fmt.Errorf("%s: %w: %s", call, store.ErrStaleNamespace, status.Convert(err).Message())
+	case codes.OutOfRange:
+		return fmt.Errorf("%s: %w: %s", call, store.ErrShardTooLarge, status.Convert(err).Message())
 	case codes.InvalidArgument, codes.ResourceExhausted:
 		return fmt.Errorf("%s: refused: %s", call, status.Convert(err).Message())
 	}

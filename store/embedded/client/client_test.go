@@ -374,3 +374,29 @@ func TestBehaviour(t *testing.T) {
 		return c
 	})
 }
+
+// TestRefusalsKeepTheirMeaning: what the caller branches on survives gRPC, and
+// does not end the session.
+func TestRefusalsKeepTheirMeaning(t *testing.T) {
+	dir := t.TempDir()
+	d := startDaemon(t, dir, nil)
+	defer func() { d.kill(); _ = d.segment.Close() }()
+	c := startClient(t, dir)
+	waitReady(t, c, true)
+	large := spec()
+	large.Groups[0].ShardBytes = 1 << 30
+	if _, err := c.OpenNamespace(t.Context(), large); !errors.Is(err, store.ErrShardTooLarge) {
+		t.Errorf("a shard of 1 GiB in a store of 4 MiB: %v", err)
+	}
+	invalid := spec()
+	invalid.TP = 0
+	if _, err := c.OpenNamespace(t.Context(), invalid); err == nil || errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("an invalid namespace: %v", err)
+	}
+	if _, err := c.PutStart(t.Context(), store.Namespace{ID: 77}, "", nil); !errors.Is(err, store.ErrStaleNamespace) {
+		t.Errorf("a namespace that is not open: %v", err)
+	}
+	if !c.Ready() {
+		t.Error("a refusal ended the session")
+	}
+}
