@@ -59,6 +59,9 @@ type Config struct {
 	PID         int
 	Autostarted bool
 
+	// Verify compares the checksums of loaded shards whatever a registration asks
+	// for.
+	Verify bool
 	// LoadPipelines is the number of loads of a session under way; default 2.
 	LoadPipelines int
 	// QueueJobs bounds the jobs that wait, of loads and of stores each; default

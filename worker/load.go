@@ -136,7 +136,7 @@ func (l *load) fail(i int, corrupt bool) {
 
 // verify looks at the checksums of what arrived.
 func (l *load) verify(copies []ShardCopy, from, to int) {
-	check := l.n.rank.verify && !l.n.srv.cfg.Faults.NoVerify
+	check := (l.n.rank.verify || l.n.srv.cfg.Verify) && !l.n.srv.cfg.Faults.NoVerify
 	for i := from; i < to; i++ {
 		if check && copies[i].Checksum != l.got[i].Checksum {
 			l.fail(i, true)

@@ -76,6 +76,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, log *slog.Logger) 
 		Version:       version.Version,
 		PID:           os.Getpid(),
 		Autostarted:   cfg.Autostarted,
+		Verify:        cfg.Verify,
 		LoadPipelines: cfg.LoadWorkers,
 		QueueJobs:     cfg.QueueJobs,
 		BatchBytes:    int(cfg.BatchBytes),
