@@ -46,21 +46,15 @@ func (c *Coordinator) Explain(numTokens, numHashes int, exists ExistsFunc) (Expl
 		return Explanation{}, err
 	}
 	e := Explanation{Lookup: lookup, NumTokens: numTokens, Length: c.usable(numTokens, numHashes)}
-	masks, err := c.LookupMask(e.Length)
-	if err != nil {
-		return Explanation{}, err
-	}
+	masks := c.reach(e.Length, 0, RetentionDense, NoPrefill)
 	least := e.Length
 	for i := range c.groups {
-		alone, err := c.Lookup(numTokens, numHashes, func(group, hashIndex int) kv.Existence {
+		alone := c.answer(nil, numTokens, numHashes, func(group, hashIndex int) kv.Existence {
 			if c.groups[group].merged != c.groups[i].merged {
 				return kv.Present
 			}
 			return exists(group, hashIndex)
 		})
-		if err != nil {
-			return Explanation{}, err
-		}
 		spec := c.cfg.Groups[i]
 		g := GroupExplanation{Group: i, Kind: spec.Kind, BlockTokens: spec.BlockTokens, WindowTokens: spec.WindowTokens,
 			Alone: alone.HitTokens, FirstMissing: -1}

@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
@@ -58,12 +59,19 @@ func (c *Coordinator) LookupInto(tails []TailKeyBoundary, numTokens, numHashes i
 	if exists == nil {
 		return Lookup{}, fmt.Errorf("%w: a lookup without an existence function", ErrArgument)
 	}
+	if length := c.AlignLookupLength(numTokens); length > 0 && numHashes != 0 {
+		if err := c.checkFind(numHashes, length, true); err != nil {
+			return Lookup{}, err
+		}
+	}
+	return c.answer(tails, numTokens, numHashes, exists), nil
+}
+
+// answer is LookupInto of what was checked.
+func (c *Coordinator) answer(tails []TailKeyBoundary, numTokens, numHashes int, exists ExistsFunc) Lookup {
 	length := c.AlignLookupLength(numTokens)
 	if length == 0 || numHashes == 0 {
-		return Lookup{}, nil
-	}
-	if err := c.checkFind(numHashes, length, true); err != nil {
-		return Lookup{}, err
+		return Lookup{}
 	}
 	f := finder{c: c, exists: exists, align: c.align, numHashes: numHashes, masked: true}
 	f.bound = min(numHashes, length/c.cfg.HashBlockTokens)
@@ -82,7 +90,7 @@ func (c *Coordinator) LookupInto(tails []TailKeyBoundary, numTokens, numHashes i
 		// The hit stands, whatever the boundaries that were passed over are.
 		f.pending, f.unknown = pending, unknown
 	}
-	return Lookup{HitTokens: hit, Tails: tails, Pending: f.pending, Asks: f.asks()}, nil
+	return Lookup{HitTokens: hit, Tails: tails, Pending: f.pending, Asks: f.asks()}
 }
 
 // tails returns the hash boundary of each group's last chunk. It is the hit
@@ -156,7 +164,10 @@ func (f *finder) asks() []Ask {
 	asks := make([]Ask, len(f.c.groups))
 	for i := range asks {
 		g := &f.c.groups[i]
-		asks[i] = Ask{Group: i, First: g.scale - 1, End: f.bound, Step: g.scale, mask: f.c.merged[g.merged].lookup}
+		asks[i] = Ask{Group: i, First: g.scale - 1, End: f.bound, Step: g.scale, mask: Mask{N: math.MaxInt}}
+		if f.masked {
+			asks[i].mask = f.c.merged[g.merged].lookup
+		}
 		if f.c.fine && (g.rule == ruleFull || g.rule == ruleMamba) {
 			asks[i].First, asks[i].Step = 0, 1
 		}

@@ -46,6 +46,11 @@ func (c *Coordinator) reachable(tokenLen, startTokens, retention, prefillEnd int
 	if tokenLen < 0 || tokenLen%c.align != 0 {
 		return nil, fmt.Errorf("%w: a mask over %d tokens, want a multiple of %d", ErrArgument, tokenLen, c.align)
 	}
+	return c.reach(tokenLen, startTokens, retention, prefillEnd), nil
+}
+
+// reach is reachable of an aligned length.
+func (c *Coordinator) reach(tokenLen, startTokens, retention, prefillEnd int) []Mask {
 	boundaries, n := c.replayBoundaries(prefillEnd)
 	masks := make([]Mask, len(c.groups))
 	for i := range masks {
@@ -57,7 +62,7 @@ func (c *Coordinator) reachable(tokenLen, startTokens, retention, prefillEnd int
 			c.windowMask(&masks[i], g, retention, boundaries[:n])
 		}
 	}
-	return masks, nil
+	return masks
 }
 
 // windowMask keeps the windows that a hit can end with: one before every

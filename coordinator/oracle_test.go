@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/mooncake-sidecar/sidecar/bench/coordcases"
+	"github.com/mooncake-sidecar/sidecar/coordinator/vllmdiff"
 )
 
 // golden is the folder of answers that vLLM or the oracle gave.
@@ -68,7 +70,15 @@ func compareFile(t *testing.T, file string) int {
 	}
 	lines := bufio.NewScanner(&out)
 	lines.Buffer(nil, 1<<20)
+	rng := rand.New(rand.NewPCG(1, 1))
 	for i, w := range want {
+		var c coordcases.Case
+		if err := json.Unmarshal(w, &c); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := vllmdiff.CheckOwn(&c, rng); err != nil {
+			t.Errorf("case %d %s\n%v", i, w, err)
+		}
 		if !lines.Scan() {
 			t.Fatalf("no answer to case %d", i)
 		}

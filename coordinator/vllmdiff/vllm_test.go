@@ -2,6 +2,7 @@ package vllmdiff_test
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"strconv"
 	"testing"
@@ -67,6 +68,8 @@ func TestAgainstVLLM(t *testing.T) {
 		}
 		failed <- nil
 	}()
+	rng := rand.New(rand.NewPCG(seed, 1))
+	resumed := 0
 	counts := map[vllmdiff.Outcome]int{}
 	var different *vllmdiff.Case
 	for c := range sent {
@@ -80,6 +83,13 @@ func TestAgainstVLLM(t *testing.T) {
 			t.Errorf("case %s\n%v", encode(t, c), err)
 		}
 		counts[outcome]++
+		more, err := vllmdiff.CheckOwn(&c.Case, rng)
+		if err != nil {
+			t.Errorf("case %s\n%v", encode(t, c), err)
+		}
+		if more {
+			resumed++
+		}
 	}
 	if err := <-failed; err != nil {
 		t.Fatal(err)
@@ -100,8 +110,8 @@ func TestAgainstVLLM(t *testing.T) {
 		_, err = vllmdiff.Compare(reduced, theirs)
 		t.Fatalf("reduced: %s\n%v", encode(t, reduced), err)
 	}
-	t.Logf("equal %d, refused where vLLM asserts %d, safe where vLLM's lookup raises %d; hits strictly inside %d",
-		counts[vllmdiff.Equal], counts[vllmdiff.Refused], counts[vllmdiff.Safe], generator.Mids())
+	t.Logf("equal %d, refused where vLLM asserts %d, safe where vLLM's lookup raises %d; hits strictly inside %d, answers in more than one round %d",
+		counts[vllmdiff.Equal], counts[vllmdiff.Refused], counts[vllmdiff.Safe], generator.Mids(), resumed)
 	if 2*generator.Mids() < n {
 		t.Errorf("only %d of %d cases have a hit strictly between 0 and the length", generator.Mids(), n)
 	}
