@@ -79,6 +79,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 bench: setup-peers build ## benchmarks; results in build/bench/
 	@mkdir -p build/bench
 	go test -run '^$$' -bench . -benchmem ./coordinator/... ./internal/... ./store/... ./worker/... | tee build/bench/go.txt
+	$(PYTHON) bench/daemons/run.py --json build/bench/daemons.json
 	$(PYTHON) bench/hooks/run.py --json build/bench/hooks.json
 
 .PHONY: lint
