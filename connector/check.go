@@ -116,6 +116,8 @@ func (m *Register) checkCounts() error {
 		return fmt.Errorf("job_slots is %d, want 1 to %d", m.JobSlots, MaxJobSlots)
 	case m.JobBoard < 0 || m.JobBoard >= m.FDs:
 		return fmt.Errorf("job_board is descriptor %d of %d", m.JobBoard, m.FDs)
+	case m.StoreRetention < -1 || m.StoreRetention > maxTokens:
+		return fmt.Errorf("store_retention is %d, want -1 (dense), 0 (as the engine) or up to %d tokens", m.StoreRetention, maxTokens)
 	}
 	for g := range n {
 		if m.ShardByGroup[g] < 0 || m.ShardByGroup[g] >= m.Namespace.Groups[g].Shards {

@@ -29,7 +29,7 @@ func testRegister() *Register {
 		ShardByGroup: []int{0}, PutStride: []int{1}, PutPhase: []int{0},
 		Regions:  []KVRegion{{Kind: "memfd", FD: 0, Bytes: 2048}},
 		Segments: []KVSegment{{Offset: 0, BlockStride: 128, Bytes: 128}, {Offset: 1024, BlockStride: 128, Bytes: 128}},
-		JobBoard: 1, JobSlots: 16, LookupEngine: "e", Verify: true,
+		JobBoard: 1, JobSlots: 16, LookupEngine: "e", Verify: true, StoreRetention: -1,
 	}
 }
 
@@ -189,6 +189,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"no job slots":          {edit(t, register, map[string]any{"job_slots": 0}), 0, "job_slots"},
 		"board out of range":    {edit(t, register, map[string]any{"job_board": 2}), 0, "job_board"},
 		"many descriptors":      {edit(t, register, map[string]any{"fds": 254}), 0, "descriptors"},
+		"retention below dense": {edit(t, register, map[string]any{"store_retention": -2}), 0, "store_retention"},
 		"bad namespace":         {edit(t, register, map[string]any{"namespace": kv.NamespaceSpec{}}), 0, "model"},
 	} {
 		msg, err := Decode(c.frame)

@@ -143,6 +143,12 @@ type Register struct {
 	LookupEngine string `msgpack:"lookup_engine"`
 	// Verify asks for checksums to be compared on load.
 	Verify bool `msgpack:"verify"`
+	// StoreRetention is before which boundaries a sliding-window group stores a
+	// window: 0 as the engine says (RetentionTokens of the namespace), -1 before
+	// every scheduler block, else before every so many tokens, a multiple of the
+	// scheduler block. It changes what is stored and not what bytes mean, so that
+	// it is no part of the namespace.
+	StoreRetention int `msgpack:"store_retention,omitempty"`
 }
 
 // Registered answers Register and Engine.

@@ -43,7 +43,9 @@ type rankGroup struct {
 // newRank checks that the registration can be served.
 func newRank(reg *connector.Register) (*rank, error) {
 	spec := reg.Namespace
-	coord, err := coordinator.New(coordinator.ConfigOf(&spec))
+	cfg := coordinator.ConfigOf(&spec)
+	cfg.StoreRetention = reg.StoreRetention
+	coord, err := coordinator.New(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnsupported, err)
 	}

@@ -66,6 +66,20 @@ def parse_bool(value: Any, key: str) -> bool:
     raise ValueError(f"{key} is {value!r}; write true or false")
 
 
+def parse_retention(value: Any, key: str) -> int:
+    """Tokens of ``"engine"`` (0), ``"dense"`` (-1) or a positive number of tokens."""
+    named = {"engine": 0, "dense": -1}
+    if isinstance(value, str) and value.strip().lower() in named:
+        return named[value.strip().lower()]
+    try:
+        return _integer(value, key, 1, 1 << 31)
+    except ValueError:
+        raise ValueError(
+            f'{key} is {value!r}; write "engine", "dense", or a number of tokens that is a multiple of the '
+            "scheduler block size"
+        ) from None
+
+
 def _integer(value: Any, key: str, least: int, most: int) -> int:
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
@@ -109,6 +123,9 @@ class Settings:
     """How long autostarted daemons outlive their last engine."""
     verify: bool = True
     """Compare checksums on load."""
+    store_retention: int = 0
+    """Before which boundaries a sliding-window group stores its window: 0 as the engine's
+    prefix_cache_retention_interval says, -1 before every scheduler block, else every so many tokens."""
     binaries_dir: str = ""
     log_level: str = "info"
     """Log level of autostarted daemons."""
@@ -132,6 +149,7 @@ _PARSERS: dict[str, Any] = {
     "autostart": parse_bool,
     "linger_s": lambda v, k: parse_seconds(v, k, 0),
     "verify": parse_bool,
+    "store_retention": parse_retention,
     "binaries_dir": lambda v, k: os.path.expanduser(_text(v, k)),
     "log_level": _text,
 }

@@ -109,6 +109,7 @@ class Register(_Message, tag="register"):
     job_slots: int
     lookup_engine: str
     verify: bool
+    store_retention: int = 0
 
 
 class Engine(_Message, tag="engine"):

@@ -152,6 +152,7 @@ class Registrant:
             job_slots=board.slots,
             lookup_engine=self._engine_id,
             verify=self._settings.verify,
+            store_retention=self._settings.store_retention,
         )
 
 
