@@ -12,12 +12,6 @@ import (
 // wrap it into what OpenNamespace returns.
 var ErrStoreTooSmall = errors.New("store too small for the namespace")
 
-// ChunkKey names a chunk of a namespace.
-type ChunkKey struct {
-	Group uint32
-	Hash  kv.Hash
-}
-
 // Catalog is what lookups need of the store. It is safe for concurrent use.
 type Catalog interface {
 	// OpenNamespace makes the namespace known. Its error says what to do.
@@ -28,7 +22,7 @@ type Catalog interface {
 	// Grant keeps the chunks from being evicted for ttl, or until released. The
 	// holder's earlier lease is replaced. Leases beyond the store's share for them
 	// are cut short without a word. chunks is the caller's again afterwards.
-	Grant(ns store.NamespaceID, holder store.Lease, chunks []ChunkKey, ttl time.Duration)
+	Grant(ns store.NamespaceID, holder store.Lease, chunks []store.ChunkKey, ttl time.Duration)
 	// ReleaseLeases gives up leases of an engine's requests; unknown ones are
 	// ignored.
 	ReleaseLeases(engine string, requests []string)

@@ -28,8 +28,8 @@ const patience = 30 * time.Second
 type fakeCatalog struct {
 	mu       sync.Mutex
 	digests  [][32]byte
-	chunks   map[store.NamespaceID]map[ChunkKey]kv.Existence
-	leases   map[store.Lease][]ChunkKey
+	chunks   map[store.NamespaceID]map[store.ChunkKey]kv.Existence
+	leases   map[store.Lease][]store.ChunkKey
 	views    int // open ones
 	fault    any // Exists panics with it
 	resetErr error
@@ -37,7 +37,7 @@ type fakeCatalog struct {
 }
 
 func newFakeCatalog() *fakeCatalog {
-	return &fakeCatalog{chunks: map[store.NamespaceID]map[ChunkKey]kv.Existence{}, leases: map[store.Lease][]ChunkKey{}}
+	return &fakeCatalog{chunks: map[store.NamespaceID]map[store.ChunkKey]kv.Existence{}, leases: map[store.Lease][]store.ChunkKey{}}
 }
 
 func (c *fakeCatalog) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) {
@@ -50,7 +50,7 @@ func (c *fakeCatalog) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, er
 	if at < 0 {
 		at = len(c.digests)
 		c.digests = append(c.digests, spec.Digest())
-		c.chunks[store.NamespaceID(at)] = map[ChunkKey]kv.Existence{}
+		c.chunks[store.NamespaceID(at)] = map[store.ChunkKey]kv.Existence{}
 	}
 	return store.Namespace{ID: store.NamespaceID(at)}, nil
 }
@@ -73,7 +73,7 @@ func (v fakeView) Exists(group int, hash kv.Hash) kv.Existence {
 	if v.c.fault != nil {
 		panic(v.c.fault)
 	}
-	return v.c.chunks[v.ns][ChunkKey{uint32(group), hash}]
+	return v.c.chunks[v.ns][store.ChunkKey{Group: uint32(group), Hash: hash}]
 }
 
 func (v fakeView) Close() {
@@ -82,7 +82,7 @@ func (v fakeView) Close() {
 	v.c.views--
 }
 
-func (c *fakeCatalog) Grant(_ store.NamespaceID, holder store.Lease, chunks []ChunkKey, _ time.Duration) {
+func (c *fakeCatalog) Grant(_ store.NamespaceID, holder store.Lease, chunks []store.ChunkKey, _ time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.views != 0 {
@@ -122,10 +122,10 @@ func (c *fakeCatalog) Reset(ns store.NamespaceID) error {
 func (c *fakeCatalog) put(ns store.NamespaceID, group int, hash kv.Hash, e kv.Existence) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.chunks[ns][ChunkKey{uint32(group), hash}] = e
+	c.chunks[ns][store.ChunkKey{Group: uint32(group), Hash: hash}] = e
 }
 
-func (c *fakeCatalog) lease(engine, request string) []ChunkKey {
+func (c *fakeCatalog) lease(engine, request string) []store.ChunkKey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leases[store.Lease{Engine: engine, Request: request}]

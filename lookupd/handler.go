@@ -34,7 +34,7 @@ type handler struct {
 	exists coordinator.ExistsFunc
 
 	tails  []coordinator.TailKeyBoundary
-	chunks []ChunkKey
+	chunks []store.ChunkKey
 	reply  [2][]byte
 	frames [][]byte
 }
@@ -147,7 +147,7 @@ func (h *handler) grant(r *wire.Request, found *coordinator.Lookup) error {
 				at = found.Tails[g].Tokens/spec.HashBlockTokens - 1
 			}
 			if at < r.Hashes.Len() {
-				h.chunks = append(h.chunks, ChunkKey{Group: uint32(g), Hash: r.Hashes.At(at)})
+				h.chunks = append(h.chunks, store.ChunkKey{Group: uint32(g), Hash: r.Hashes.At(at)})
 			}
 		}
 	}

@@ -93,9 +93,9 @@ func TestLookup2GrantsALease(t *testing.T) {
 		t.Errorf("status is %d, %d, %v", seq, flags, err)
 	}
 	hashes, _ := kv.NewHashBlob(blob, 16)
-	var want []ChunkKey
+	var want []store.ChunkKey
 	for i := range 5 {
-		want = append(want, ChunkKey{0, hashes.At(i)})
+		want = append(want, store.ChunkKey{Group: 0, Hash: hashes.At(i)})
 	}
 	if got := n.catalog.lease("leases-m", "req-1"); !slices.Equal(got, want) {
 		t.Errorf("leased %v, want the hit's five chunks", got)
@@ -132,11 +132,11 @@ func TestLeaseCoversWhatALoadNeeds(t *testing.T) {
 	if hit, _, err := wire.ParseHit(reply[0]); hit != 160 || err != nil {
 		t.Fatalf("hit is %d, %v", hit, err)
 	}
-	var byGroup [2][]ChunkKey
+	var byGroup [2][]store.ChunkKey
 	for _, c := range n.catalog.lease("leases-m", "r") {
 		byGroup[c.Group] = append(byGroup[c.Group], c)
 	}
-	if len(byGroup[0]) != 10 || len(byGroup[1]) < 2 || len(byGroup[1]) > 3 || !slices.Contains(byGroup[1], ChunkKey{1, hashes.At(9)}) {
+	if len(byGroup[0]) != 10 || len(byGroup[1]) < 2 || len(byGroup[1]) > 3 || !slices.Contains(byGroup[1], store.ChunkKey{Group: 1, Hash: hashes.At(9)}) {
 		t.Errorf("leased %d and %d chunks, want 10 and the window's", len(byGroup[0]), len(byGroup[1]))
 	}
 }

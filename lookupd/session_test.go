@@ -10,6 +10,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 func TestProbe(t *testing.T) {
@@ -34,9 +35,9 @@ func TestEngineLife(t *testing.T) {
 	if n.sockets.at("/l/one") == nil {
 		t.Fatal("the lookup socket is not bound")
 	}
-	n.catalog.Grant(0, lease("leases-m", "r1"), []ChunkKey{{}}, 0)
-	n.catalog.Grant(0, lease("leases-m", "r2"), []ChunkKey{{}}, 0)
-	n.catalog.Grant(0, lease("leases-other", "r1"), []ChunkKey{{}}, 0)
+	n.catalog.Grant(0, lease("leases-m", "r1"), []store.ChunkKey{{}}, 0)
+	n.catalog.Grant(0, lease("leases-m", "r2"), []store.ChunkKey{{}}, 0)
+	n.catalog.Grant(0, lease("leases-other", "r1"), []store.ChunkKey{{}}, 0)
 	p.send(&connector.Release{Type: connector.TypeRelease, Requests: []string{"r1", "unknown"}})
 	p.send(&connector.Ping{Type: connector.TypePing, Seq: 1})
 	receive[connector.Pong](p) // the release has been read before

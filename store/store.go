@@ -173,6 +173,12 @@ type Store interface {
 	Segments() []Segment
 }
 
+// ChunkKey names a chunk of a namespace.
+type ChunkKey struct {
+	Group uint32
+	Hash  kv.Hash
+}
+
 // Lease names the holder of a lease that a lookup granted.
 type Lease struct {
 	Engine  string

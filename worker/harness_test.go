@@ -54,7 +54,7 @@ func newRig(t *testing.T, change func(*worker.Config)) *rig {
 	r.cfg = worker.Config{
 		Store: r.store, StoreReady: r.ready.Load, Devices: map[string]worker.Device{"host": r.gate},
 		MapBoard: func(fd, slots int) (worker.Board, error) { return shm.MapJobBoard(fd, slots) },
-		Log:      slog.New(slog.NewTextHandler(io.Discard, nil)), PID: os.Getpid(), Version: "test", BatchShards: 2,
+		Log:      slog.New(slog.DiscardHandler), PID: os.Getpid(), Version: "test", BatchShards: 2,
 	}
 	if change != nil {
 		change(&r.cfg)

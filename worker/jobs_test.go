@@ -281,10 +281,9 @@ func TestLoadingChunksAreWaitedFor(t *testing.T) {
 func TestFullStoreLeavesNoHole(t *testing.T) {
 	r := newRig(t, nil)
 	e := r.engine()
-	filler := e.storeJob("filler", ids(1, 60))
 	n := (1<<20)/blockBytes - 60*34
 	for i := range 34 {
-		filler = e.storeJob(fmt.Sprint("filler", i), ids(1, 60))
+		filler := e.storeJob(fmt.Sprint("filler", i), ids(1, 60))
 		want(t, e.do(filler), filler.Job, connector.StatusOK, "")
 	}
 	if n != 8 {

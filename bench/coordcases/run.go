@@ -86,7 +86,7 @@ func (d *Decoder) begin() error {
 }
 
 func (d *Decoder) fail(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		err = io.ErrUnexpectedEOF
 	}
 	if errors.Is(err, ErrCase) {
@@ -118,7 +118,7 @@ func Run(r io.Reader, w io.Writer) error {
 	var line []byte
 	for i := 0; ; i++ {
 		c, err := decoder.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out.Flush()
 		}
 		if err != nil {

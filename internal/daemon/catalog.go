@@ -3,7 +3,6 @@ package daemon
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
@@ -27,12 +26,3 @@ func (c catalog) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) 
 
 // View implements lookupd.Catalog.
 func (c catalog) View(ns store.NamespaceID) lookupd.View { return c.Master.View(ns) }
-
-// Grant implements lookupd.Catalog.
-func (c catalog) Grant(ns store.NamespaceID, holder store.Lease, chunks []lookupd.ChunkKey, ttl time.Duration) {
-	keys := make([]embedded.ChunkKey, len(chunks))
-	for i, chunk := range chunks {
-		keys[i] = embedded.ChunkKey(chunk)
-	}
-	c.Master.Grant(ns, holder, keys, ttl)
-}

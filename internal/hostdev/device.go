@@ -30,7 +30,7 @@ func (Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, 
 	defer closeAll(fds)
 	m := &mapping{groups: make([][]segment, len(reg.Namespace.Groups))}
 	if err := m.open(pid, reg, fds); err != nil {
-		m.unmap()
+		_ = m.unmap() // the error that matters is err
 		return nil, err
 	}
 	return m, nil

@@ -173,7 +173,7 @@ func (l *Listener) Accept() (*Conn, error) {
 	}
 	conn, err := newConn(sock)
 	if err != nil {
-		sock.Close()
+		_ = sock.Close() // the error that matters is err
 		return nil, fmt.Errorf("%w: %w", ErrPeerRefused, err)
 	}
 	if err := l.opts.Allow(conn.peer); err != nil {

@@ -3,15 +3,8 @@ package embedded
 import (
 	"time"
 
-	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
-
-// ChunkKey names a chunk of a namespace.
-type ChunkKey struct {
-	Group uint32
-	Hash  kv.Hash
-}
 
 // grantedLease is what a lookup promised one request.
 type grantedLease struct {
@@ -46,7 +39,7 @@ func (t *leaseTable) dropRecord(rec uint32) {
 // passed. A repeated grant replaces the holder's earlier one. Chunks are leased
 // from the first on, as long as all leases together stay within their share of
 // the memory; the rest goes without.
-func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []ChunkKey, ttl time.Duration) {
+func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.ChunkKey, ttl time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.releaseLeaseLocked(holder)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -191,9 +192,8 @@ func (m *Master) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) 
 	digest := spec.Digest()
 	i, known := m.byDigest[digest]
 	if !known {
-		for i = 0; i < maxNamespaces && m.namespaces[i] != nil; i++ {
-		}
-		if i == maxNamespaces {
+		i = slices.Index(m.namespaces, nil)
+		if i < 0 {
 			return store.Namespace{}, fmt.Errorf("%w: %d", ErrTooManyNamespaces, maxNamespaces)
 		}
 		if err := m.seg.writeNamespace(i, spec); err != nil {
@@ -289,7 +289,7 @@ func (m *Master) Reset(id store.NamespaceID) error {
 		}
 	}
 	for rec := range m.fresh {
-		if m.live[rec].state >= livePartial && m.seg.peekRecord(rec).namespace == uint16(id) {
+		if m.live[rec].state >= livePartial && store.NamespaceID(m.seg.peekRecord(rec).namespace) == id {
 			m.dropLocked(rec, RemovedReset)
 		}
 	}

@@ -195,7 +195,7 @@ func TestEvictionSparesWhatIsInUse(t *testing.T) {
 	if err != nil || read[0].Status != store.GetReady {
 		t.Fatal(read, err)
 	}
-	w.m.Grant(ns.ID, store.Lease{Engine: "e", Request: "r"}, []ChunkKey{{Hash: testHash(1)}}, time.Minute)
+	w.m.Grant(ns.ID, store.Lease{Engine: "e", Request: "r"}, []store.ChunkKey{{Hash: testHash(1)}}, time.Minute)
 	for i := 8; i < 40; i++ {
 		if got := w.store(s, ns, i, 0); got != store.PutGranted {
 			t.Fatalf("put %d: %v", i, got)
@@ -232,10 +232,10 @@ func TestLeasesHoldAtMostTheirShare(t *testing.T) {
 	w := newWorld(t, 2<<20)
 	s := w.open(1, 1, 100, Declaration{})
 	ns := w.namespace(testSpec("m", 256<<10, 1))
-	var keys []ChunkKey
+	var keys []store.ChunkKey
 	for i := range 8 {
 		w.store(s, ns, i, 0)
-		keys = append(keys, ChunkKey{Hash: testHash(i)})
+		keys = append(keys, store.ChunkKey{Hash: testHash(i)})
 	}
 	w.m.Grant(ns.ID, store.Lease{Engine: "e", Request: "r"}, keys, time.Minute)
 	if got := w.m.Stats().LeasedBytes; got != 512<<10 {

@@ -61,7 +61,10 @@ func (s *segment) readNamespace(i int) (*kv.NamespaceSpec, error) {
 	if err := json.Unmarshal(b[4:4+n], spec); err != nil {
 		return nil, fmt.Errorf("namespace %d: %w", i, err)
 	}
-	return spec, spec.Validate()
+	if err := spec.Validate(); err != nil {
+		return nil, fmt.Errorf("namespace %d: %w", i, err)
+	}
+	return spec, nil
 }
 
 func (s *segment) writeNamespace(i int, spec *kv.NamespaceSpec) error {

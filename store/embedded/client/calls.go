@@ -135,8 +135,8 @@ func (c *Client) PutEnd(ctx context.Context, ns store.Namespace, commits []store
 // the next one declares the puts that are open.
 func (c *Client) PutRevoke(ctx context.Context, _ store.Namespace, tickets []uint64) error {
 	known, _ := c.drop(tickets)
-	session, err := c.openSession()
-	if len(known) == 0 || err != nil {
+	session := c.sessionIfOpen()
+	if len(known) == 0 || session == nil {
 		return nil
 	}
 	if _, err := c.rpc.PutRevoke(ctx, &storepb.PutRevokeRequest{Session: session, Tickets: known}); err != nil {
@@ -191,8 +191,8 @@ func (c *Client) Get(ctx context.Context, ns store.Namespace, lease store.Lease,
 // Release implements store.Store. Without a session nothing has to be sent.
 func (c *Client) Release(ctx context.Context, refs []uint64) error {
 	known, _ := c.drop(refs)
-	session, err := c.openSession()
-	if len(known) == 0 || err != nil {
+	session := c.sessionIfOpen()
+	if len(known) == 0 || session == nil {
 		return nil
 	}
 	if _, err := c.rpc.Release(ctx, &storepb.ReleaseRequest{Session: session, Refs: known}); err != nil {

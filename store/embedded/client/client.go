@@ -258,12 +258,19 @@ func (c *Client) endSession(number uint64) {
 var errNoSession = fmt.Errorf("%w: no session with mooncake-lookupd", store.ErrUnavailable)
 
 func (c *Client) openSession() (*storepb.Session, error) {
+	if session := c.sessionIfOpen(); session != nil {
+		return session, nil
+	}
+	return nil, errNoSession
+}
+
+func (c *Client) sessionIfOpen() *storepb.Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.session == 0 {
-		return nil, errNoSession
+		return nil
 	}
-	return &storepb.Session{Client: c.cfg.ID, Number: c.session}, nil
+	return &storepb.Session{Client: c.cfg.ID, Number: c.session}
 }
 
 // Close unmaps the segments.

@@ -1139,6 +1139,244 @@ func (x *StatsReply) GetCounters() map[string]uint64 {
 	return nil
 }
 
+type NamespacesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespacesRequest) Reset() {
+	*x = NamespacesRequest{}
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespacesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespacesRequest) ProtoMessage() {}
+
+func (x *NamespacesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespacesRequest.ProtoReflect.Descriptor instead.
+func (*NamespacesRequest) Descriptor() ([]byte, []int) {
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{18}
+}
+
+type NamespacesReply struct {
+	state         protoimpl.MessageState   `protogen:"open.v1"`
+	Namespaces    []*NamespacesReply_Entry `protobuf:"bytes,1,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespacesReply) Reset() {
+	*x = NamespacesReply{}
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespacesReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespacesReply) ProtoMessage() {}
+
+func (x *NamespacesReply) ProtoReflect() protoreflect.Message {
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespacesReply.ProtoReflect.Descriptor instead.
+func (*NamespacesReply) Descriptor() ([]byte, []int) {
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *NamespacesReply) GetNamespaces() []*NamespacesReply_Entry {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+type InspectRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     uint32                 `protobuf:"varint,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Groups        []uint32               `protobuf:"varint,2,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	Hashes        []byte                 `protobuf:"bytes,3,opt,name=hashes,proto3" json:"hashes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectRequest) Reset() {
+	*x = InspectRequest{}
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectRequest) ProtoMessage() {}
+
+func (x *InspectRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
+func (*InspectRequest) Descriptor() ([]byte, []int) {
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *InspectRequest) GetNamespace() uint32 {
+	if x != nil {
+		return x.Namespace
+	}
+	return 0
+}
+
+func (x *InspectRequest) GetGroups() []uint32 {
+	if x != nil {
+		return x.Groups
+	}
+	return nil
+}
+
+func (x *InspectRequest) GetHashes() []byte {
+	if x != nil {
+		return x.Hashes
+	}
+	return nil
+}
+
+type InspectReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// store.ChunkState by item.
+	States        []byte `protobuf:"bytes,1,opt,name=states,proto3" json:"states,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InspectReply) Reset() {
+	*x = InspectReply{}
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InspectReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InspectReply) ProtoMessage() {}
+
+func (x *InspectReply) ProtoReflect() protoreflect.Message {
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InspectReply.ProtoReflect.Descriptor instead.
+func (*InspectReply) Descriptor() ([]byte, []int) {
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *InspectReply) GetStates() []byte {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+type NamespacesReply_Entry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    uint32                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The namespace specification as JSON.
+	Spec          []byte `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NamespacesReply_Entry) Reset() {
+	*x = NamespacesReply_Entry{}
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NamespacesReply_Entry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NamespacesReply_Entry) ProtoMessage() {}
+
+func (x *NamespacesReply_Entry) ProtoReflect() protoreflect.Message {
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NamespacesReply_Entry.ProtoReflect.Descriptor instead.
+func (*NamespacesReply_Entry) Descriptor() ([]byte, []int) {
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{19, 0}
+}
+
+func (x *NamespacesReply_Entry) GetId() uint32 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *NamespacesReply_Entry) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
 var File_store_embedded_storepb_store_proto protoreflect.FileDescriptor
 
 const file_store_embedded_storepb_store_proto_rawDesc = "" +
@@ -1227,7 +1465,21 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\bcounters\x18\t \x03(\v23.mooncake_sidecar.store.v1.StatsReply.CountersEntryR\bcounters\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x012\x94\x06\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x13\n" +
+	"\x11NamespacesRequest\"\x90\x01\n" +
+	"\x0fNamespacesReply\x12P\n" +
+	"\n" +
+	"namespaces\x18\x01 \x03(\v20.mooncake_sidecar.store.v1.NamespacesReply.EntryR\n" +
+	"namespaces\x1a+\n" +
+	"\x05Entry\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\rR\x02id\x12\x12\n" +
+	"\x04spec\x18\x02 \x01(\fR\x04spec\"^\n" +
+	"\x0eInspectRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\rR\tnamespace\x12\x16\n" +
+	"\x06groups\x18\x02 \x03(\rR\x06groups\x12\x16\n" +
+	"\x06hashes\x18\x03 \x01(\fR\x06hashes\"&\n" +
+	"\fInspectReply\x12\x16\n" +
+	"\x06states\x18\x01 \x01(\fR\x06states2\xdb\a\n" +
 	"\x05Store\x12o\n" +
 	"\rOpenNamespace\x12/.mooncake_sidecar.store.v1.OpenNamespaceRequest\x1a-.mooncake_sidecar.store.v1.OpenNamespaceReply\x12`\n" +
 	"\bPutStart\x12*.mooncake_sidecar.store.v1.PutStartRequest\x1a(.mooncake_sidecar.store.v1.PutStartReply\x12Z\n" +
@@ -1236,7 +1488,10 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\x03Get\x12%.mooncake_sidecar.store.v1.GetRequest\x1a#.mooncake_sidecar.store.v1.GetReply\x12]\n" +
 	"\aRelease\x12).mooncake_sidecar.store.v1.ReleaseRequest\x1a'.mooncake_sidecar.store.v1.ReleaseReply\x12l\n" +
 	"\fReportFailed\x12..mooncake_sidecar.store.v1.ReportFailedRequest\x1a,.mooncake_sidecar.store.v1.ReportFailedReply\x12W\n" +
-	"\x05Stats\x12'.mooncake_sidecar.store.v1.StatsRequest\x1a%.mooncake_sidecar.store.v1.StatsReplyB<Z:github.com/mooncake-sidecar/sidecar/store/embedded/storepbb\x06proto3"
+	"\x05Stats\x12'.mooncake_sidecar.store.v1.StatsRequest\x1a%.mooncake_sidecar.store.v1.StatsReply\x12f\n" +
+	"\n" +
+	"Namespaces\x12,.mooncake_sidecar.store.v1.NamespacesRequest\x1a*.mooncake_sidecar.store.v1.NamespacesReply\x12]\n" +
+	"\aInspect\x12).mooncake_sidecar.store.v1.InspectRequest\x1a'.mooncake_sidecar.store.v1.InspectReplyB<Z:github.com/mooncake-sidecar/sidecar/store/embedded/storepbb\x06proto3"
 
 var (
 	file_store_embedded_storepb_store_proto_rawDescOnce sync.Once
@@ -1250,27 +1505,32 @@ func file_store_embedded_storepb_store_proto_rawDescGZIP() []byte {
 	return file_store_embedded_storepb_store_proto_rawDescData
 }
 
-var file_store_embedded_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_store_embedded_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_store_embedded_storepb_store_proto_goTypes = []any{
-	(*Session)(nil),              // 0: mooncake_sidecar.store.v1.Session
-	(*Namespace)(nil),            // 1: mooncake_sidecar.store.v1.Namespace
-	(*OpenNamespaceRequest)(nil), // 2: mooncake_sidecar.store.v1.OpenNamespaceRequest
-	(*OpenNamespaceReply)(nil),   // 3: mooncake_sidecar.store.v1.OpenNamespaceReply
-	(*PutStartRequest)(nil),      // 4: mooncake_sidecar.store.v1.PutStartRequest
-	(*PutStartReply)(nil),        // 5: mooncake_sidecar.store.v1.PutStartReply
-	(*PutEndRequest)(nil),        // 6: mooncake_sidecar.store.v1.PutEndRequest
-	(*PutEndReply)(nil),          // 7: mooncake_sidecar.store.v1.PutEndReply
-	(*PutRevokeRequest)(nil),     // 8: mooncake_sidecar.store.v1.PutRevokeRequest
-	(*PutRevokeReply)(nil),       // 9: mooncake_sidecar.store.v1.PutRevokeReply
-	(*GetRequest)(nil),           // 10: mooncake_sidecar.store.v1.GetRequest
-	(*GetReply)(nil),             // 11: mooncake_sidecar.store.v1.GetReply
-	(*ReleaseRequest)(nil),       // 12: mooncake_sidecar.store.v1.ReleaseRequest
-	(*ReleaseReply)(nil),         // 13: mooncake_sidecar.store.v1.ReleaseReply
-	(*ReportFailedRequest)(nil),  // 14: mooncake_sidecar.store.v1.ReportFailedRequest
-	(*ReportFailedReply)(nil),    // 15: mooncake_sidecar.store.v1.ReportFailedReply
-	(*StatsRequest)(nil),         // 16: mooncake_sidecar.store.v1.StatsRequest
-	(*StatsReply)(nil),           // 17: mooncake_sidecar.store.v1.StatsReply
-	nil,                          // 18: mooncake_sidecar.store.v1.StatsReply.CountersEntry
+	(*Session)(nil),               // 0: mooncake_sidecar.store.v1.Session
+	(*Namespace)(nil),             // 1: mooncake_sidecar.store.v1.Namespace
+	(*OpenNamespaceRequest)(nil),  // 2: mooncake_sidecar.store.v1.OpenNamespaceRequest
+	(*OpenNamespaceReply)(nil),    // 3: mooncake_sidecar.store.v1.OpenNamespaceReply
+	(*PutStartRequest)(nil),       // 4: mooncake_sidecar.store.v1.PutStartRequest
+	(*PutStartReply)(nil),         // 5: mooncake_sidecar.store.v1.PutStartReply
+	(*PutEndRequest)(nil),         // 6: mooncake_sidecar.store.v1.PutEndRequest
+	(*PutEndReply)(nil),           // 7: mooncake_sidecar.store.v1.PutEndReply
+	(*PutRevokeRequest)(nil),      // 8: mooncake_sidecar.store.v1.PutRevokeRequest
+	(*PutRevokeReply)(nil),        // 9: mooncake_sidecar.store.v1.PutRevokeReply
+	(*GetRequest)(nil),            // 10: mooncake_sidecar.store.v1.GetRequest
+	(*GetReply)(nil),              // 11: mooncake_sidecar.store.v1.GetReply
+	(*ReleaseRequest)(nil),        // 12: mooncake_sidecar.store.v1.ReleaseRequest
+	(*ReleaseReply)(nil),          // 13: mooncake_sidecar.store.v1.ReleaseReply
+	(*ReportFailedRequest)(nil),   // 14: mooncake_sidecar.store.v1.ReportFailedRequest
+	(*ReportFailedReply)(nil),     // 15: mooncake_sidecar.store.v1.ReportFailedReply
+	(*StatsRequest)(nil),          // 16: mooncake_sidecar.store.v1.StatsRequest
+	(*StatsReply)(nil),            // 17: mooncake_sidecar.store.v1.StatsReply
+	(*NamespacesRequest)(nil),     // 18: mooncake_sidecar.store.v1.NamespacesRequest
+	(*NamespacesReply)(nil),       // 19: mooncake_sidecar.store.v1.NamespacesReply
+	(*InspectRequest)(nil),        // 20: mooncake_sidecar.store.v1.InspectRequest
+	(*InspectReply)(nil),          // 21: mooncake_sidecar.store.v1.InspectReply
+	nil,                           // 22: mooncake_sidecar.store.v1.StatsReply.CountersEntry
+	(*NamespacesReply_Entry)(nil), // 23: mooncake_sidecar.store.v1.NamespacesReply.Entry
 }
 var file_store_embedded_storepb_store_proto_depIdxs = []int32{
 	0,  // 0: mooncake_sidecar.store.v1.OpenNamespaceRequest.session:type_name -> mooncake_sidecar.store.v1.Session
@@ -1285,28 +1545,33 @@ var file_store_embedded_storepb_store_proto_depIdxs = []int32{
 	0,  // 9: mooncake_sidecar.store.v1.ReleaseRequest.session:type_name -> mooncake_sidecar.store.v1.Session
 	0,  // 10: mooncake_sidecar.store.v1.ReportFailedRequest.session:type_name -> mooncake_sidecar.store.v1.Session
 	1,  // 11: mooncake_sidecar.store.v1.ReportFailedRequest.namespace:type_name -> mooncake_sidecar.store.v1.Namespace
-	18, // 12: mooncake_sidecar.store.v1.StatsReply.counters:type_name -> mooncake_sidecar.store.v1.StatsReply.CountersEntry
-	2,  // 13: mooncake_sidecar.store.v1.Store.OpenNamespace:input_type -> mooncake_sidecar.store.v1.OpenNamespaceRequest
-	4,  // 14: mooncake_sidecar.store.v1.Store.PutStart:input_type -> mooncake_sidecar.store.v1.PutStartRequest
-	6,  // 15: mooncake_sidecar.store.v1.Store.PutEnd:input_type -> mooncake_sidecar.store.v1.PutEndRequest
-	8,  // 16: mooncake_sidecar.store.v1.Store.PutRevoke:input_type -> mooncake_sidecar.store.v1.PutRevokeRequest
-	10, // 17: mooncake_sidecar.store.v1.Store.Get:input_type -> mooncake_sidecar.store.v1.GetRequest
-	12, // 18: mooncake_sidecar.store.v1.Store.Release:input_type -> mooncake_sidecar.store.v1.ReleaseRequest
-	14, // 19: mooncake_sidecar.store.v1.Store.ReportFailed:input_type -> mooncake_sidecar.store.v1.ReportFailedRequest
-	16, // 20: mooncake_sidecar.store.v1.Store.Stats:input_type -> mooncake_sidecar.store.v1.StatsRequest
-	3,  // 21: mooncake_sidecar.store.v1.Store.OpenNamespace:output_type -> mooncake_sidecar.store.v1.OpenNamespaceReply
-	5,  // 22: mooncake_sidecar.store.v1.Store.PutStart:output_type -> mooncake_sidecar.store.v1.PutStartReply
-	7,  // 23: mooncake_sidecar.store.v1.Store.PutEnd:output_type -> mooncake_sidecar.store.v1.PutEndReply
-	9,  // 24: mooncake_sidecar.store.v1.Store.PutRevoke:output_type -> mooncake_sidecar.store.v1.PutRevokeReply
-	11, // 25: mooncake_sidecar.store.v1.Store.Get:output_type -> mooncake_sidecar.store.v1.GetReply
-	13, // 26: mooncake_sidecar.store.v1.Store.Release:output_type -> mooncake_sidecar.store.v1.ReleaseReply
-	15, // 27: mooncake_sidecar.store.v1.Store.ReportFailed:output_type -> mooncake_sidecar.store.v1.ReportFailedReply
-	17, // 28: mooncake_sidecar.store.v1.Store.Stats:output_type -> mooncake_sidecar.store.v1.StatsReply
-	21, // [21:29] is the sub-list for method output_type
-	13, // [13:21] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	22, // 12: mooncake_sidecar.store.v1.StatsReply.counters:type_name -> mooncake_sidecar.store.v1.StatsReply.CountersEntry
+	23, // 13: mooncake_sidecar.store.v1.NamespacesReply.namespaces:type_name -> mooncake_sidecar.store.v1.NamespacesReply.Entry
+	2,  // 14: mooncake_sidecar.store.v1.Store.OpenNamespace:input_type -> mooncake_sidecar.store.v1.OpenNamespaceRequest
+	4,  // 15: mooncake_sidecar.store.v1.Store.PutStart:input_type -> mooncake_sidecar.store.v1.PutStartRequest
+	6,  // 16: mooncake_sidecar.store.v1.Store.PutEnd:input_type -> mooncake_sidecar.store.v1.PutEndRequest
+	8,  // 17: mooncake_sidecar.store.v1.Store.PutRevoke:input_type -> mooncake_sidecar.store.v1.PutRevokeRequest
+	10, // 18: mooncake_sidecar.store.v1.Store.Get:input_type -> mooncake_sidecar.store.v1.GetRequest
+	12, // 19: mooncake_sidecar.store.v1.Store.Release:input_type -> mooncake_sidecar.store.v1.ReleaseRequest
+	14, // 20: mooncake_sidecar.store.v1.Store.ReportFailed:input_type -> mooncake_sidecar.store.v1.ReportFailedRequest
+	16, // 21: mooncake_sidecar.store.v1.Store.Stats:input_type -> mooncake_sidecar.store.v1.StatsRequest
+	18, // 22: mooncake_sidecar.store.v1.Store.Namespaces:input_type -> mooncake_sidecar.store.v1.NamespacesRequest
+	20, // 23: mooncake_sidecar.store.v1.Store.Inspect:input_type -> mooncake_sidecar.store.v1.InspectRequest
+	3,  // 24: mooncake_sidecar.store.v1.Store.OpenNamespace:output_type -> mooncake_sidecar.store.v1.OpenNamespaceReply
+	5,  // 25: mooncake_sidecar.store.v1.Store.PutStart:output_type -> mooncake_sidecar.store.v1.PutStartReply
+	7,  // 26: mooncake_sidecar.store.v1.Store.PutEnd:output_type -> mooncake_sidecar.store.v1.PutEndReply
+	9,  // 27: mooncake_sidecar.store.v1.Store.PutRevoke:output_type -> mooncake_sidecar.store.v1.PutRevokeReply
+	11, // 28: mooncake_sidecar.store.v1.Store.Get:output_type -> mooncake_sidecar.store.v1.GetReply
+	13, // 29: mooncake_sidecar.store.v1.Store.Release:output_type -> mooncake_sidecar.store.v1.ReleaseReply
+	15, // 30: mooncake_sidecar.store.v1.Store.ReportFailed:output_type -> mooncake_sidecar.store.v1.ReportFailedReply
+	17, // 31: mooncake_sidecar.store.v1.Store.Stats:output_type -> mooncake_sidecar.store.v1.StatsReply
+	19, // 32: mooncake_sidecar.store.v1.Store.Namespaces:output_type -> mooncake_sidecar.store.v1.NamespacesReply
+	21, // 33: mooncake_sidecar.store.v1.Store.Inspect:output_type -> mooncake_sidecar.store.v1.InspectReply
+	24, // [24:34] is the sub-list for method output_type
+	14, // [14:24] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_store_embedded_storepb_store_proto_init() }
@@ -1320,7 +1585,7 @@ func file_store_embedded_storepb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_embedded_storepb_store_proto_rawDesc), len(file_store_embedded_storepb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   19,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -32,6 +32,8 @@ const (
 	Store_Release_FullMethodName       = "/mooncake_sidecar.store.v1.Store/Release"
 	Store_ReportFailed_FullMethodName  = "/mooncake_sidecar.store.v1.Store/ReportFailed"
 	Store_Stats_FullMethodName         = "/mooncake_sidecar.store.v1.Store/Stats"
+	Store_Namespaces_FullMethodName    = "/mooncake_sidecar.store.v1.Store/Namespaces"
+	Store_Inspect_FullMethodName       = "/mooncake_sidecar.store.v1.Store/Inspect"
 )
 
 // StoreClient is the client API for Store service.
@@ -46,6 +48,9 @@ type StoreClient interface {
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseReply, error)
 	ReportFailed(ctx context.Context, in *ReportFailedRequest, opts ...grpc.CallOption) (*ReportFailedReply, error)
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (*StatsReply, error)
+	// For operators; neither needs a session nor changes anything.
+	Namespaces(ctx context.Context, in *NamespacesRequest, opts ...grpc.CallOption) (*NamespacesReply, error)
+	Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectReply, error)
 }
 
 type storeClient struct {
@@ -136,6 +141,26 @@ func (c *storeClient) Stats(ctx context.Context, in *StatsRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *storeClient) Namespaces(ctx context.Context, in *NamespacesRequest, opts ...grpc.CallOption) (*NamespacesReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(NamespacesReply)
+	err := c.cc.Invoke(ctx, Store_Namespaces_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *storeClient) Inspect(ctx context.Context, in *InspectRequest, opts ...grpc.CallOption) (*InspectReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(InspectReply)
+	err := c.cc.Invoke(ctx, Store_Inspect_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // StoreServer is the server API for Store service.
 // All implementations must embed UnimplementedStoreServer
 // for forward compatibility.
@@ -148,6 +173,9 @@ type StoreServer interface {
 	Release(context.Context, *ReleaseRequest) (*ReleaseReply, error)
 	ReportFailed(context.Context, *ReportFailedRequest) (*ReportFailedReply, error)
 	Stats(context.Context, *StatsRequest) (*StatsReply, error)
+	// For operators; neither needs a session nor changes anything.
+	Namespaces(context.Context, *NamespacesRequest) (*NamespacesReply, error)
+	Inspect(context.Context, *InspectRequest) (*InspectReply, error)
 	mustEmbedUnimplementedStoreServer()
 }
 
@@ -181,6 +209,12 @@ func (UnimplementedStoreServer) ReportFailed(context.Context, *ReportFailedReque
 }
 func (UnimplementedStoreServer) Stats(context.Context, *StatsRequest) (*StatsReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Stats not implemented")
+}
+func (UnimplementedStoreServer) Namespaces(context.Context, *NamespacesRequest) (*NamespacesReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Namespaces not implemented")
+}
+func (UnimplementedStoreServer) Inspect(context.Context, *InspectRequest) (*InspectReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Inspect not implemented")
 }
 func (UnimplementedStoreServer) mustEmbedUnimplementedStoreServer() {}
 func (UnimplementedStoreServer) testEmbeddedByValue()               {}
@@ -347,6 +381,42 @@ func _Store_Stats_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Store_Namespaces_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(NamespacesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServer).Namespaces(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Store_Namespaces_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServer).Namespaces(ctx, req.(*NamespacesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Store_Inspect_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(InspectRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServer).Inspect(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Store_Inspect_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServer).Inspect(ctx, req.(*InspectRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Store_ServiceDesc is the grpc.ServiceDesc for Store service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -385,6 +455,14 @@ var Store_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Stats",
 			Handler:    _Store_Stats_Handler,
+		},
+		{
+			MethodName: "Namespaces",
+			Handler:    _Store_Namespaces_Handler,
+		},
+		{
+			MethodName: "Inspect",
+			Handler:    _Store_Inspect_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
