@@ -66,13 +66,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, log *slog.Logger
 
 	var background sync.WaitGroup
 	defer background.Wait()
-	calls, err := serveStore(filepath.Join(dir, config.StoreSocket), master, &background, stop, log)
-	if err != nil {
-		return err
-	}
-	defer stopCalls(calls)
-	background.Go(func() { maintain(ctx, master, log) })
-	defer stop(nil) // before the wait for maintenance
+	defer stop(nil) // before the wait for the background
 
 	idle := newLinger(lingerTime(&cfg.Common), func() { stop(errIdle) })
 	defer idle.stop()
@@ -85,6 +79,13 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, log *slog.Logger
 		OnBusy:      idle.sessions,
 		Log:         log,
 	})
+	service := embedded.NewService(master, func() map[string]uint64 { return lookupCounters(server.Stats()) })
+	calls, err := serveStore(filepath.Join(dir, config.StoreSocket), service, &background, stop, log)
+	if err != nil {
+		return err
+	}
+	defer stopCalls(calls)
+	background.Go(func() { maintain(ctx, master, log) })
 	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
 		"store_bytes", cfg.StoreBytes.String(), "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
 	err = server.Serve(ctx, lookupdSessions{sessions})
@@ -135,13 +136,13 @@ func storeClients(master *embedded.Master, segment *shm.Segment) func(context.Co
 }
 
 // serveStore starts the store's gRPC service; a fault of its own ends the daemon.
-func serveStore(path string, master *embedded.Master, background *sync.WaitGroup, fail func(error), log *slog.Logger) (*grpc.Server, error) {
+func serveStore(path string, service storepb.StoreServer, background *sync.WaitGroup, fail func(error), log *slog.Logger) (*grpc.Server, error) {
 	l, err := listenOwn(path, log)
 	if err != nil {
 		return nil, err
 	}
 	calls := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxSendMsgSize(maxMessageBytes))
-	storepb.RegisterStoreServer(calls, embedded.NewService(master))
+	storepb.RegisterStoreServer(calls, service)
 	background.Go(func() {
 		if err := calls.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			fail(fmt.Errorf("store service: %w", err))
@@ -165,6 +166,7 @@ func maintain(ctx context.Context, master *embedded.Master, log *slog.Logger) {
 			log.Error("the store stays smaller than it was asked to be; lower store_bytes or free memory", "error", err)
 			break
 		}
+		master.Reap() // a large store takes a while
 	}
 	ticker := time.NewTicker(maintenanceInterval)
 	defer ticker.Stop()
@@ -176,4 +178,17 @@ func maintain(ctx context.Context, master *embedded.Master, log *slog.Logger) {
 			master.Reap()
 		}
 	}
+}
+
+// lookupCounters names what was asked on the lookup sockets, for status.
+func lookupCounters(s lookupd.Stats) map[string]uint64 {
+	out := map[string]uint64{
+		"lookups": s.Total.Lookups, "lookups_pending": s.Total.Pending, "lookup_resets": s.Total.Resets,
+		"lookup_query_tokens": s.Total.QueryTokens, "lookup_hit_tokens": s.Total.HitTokens,
+		"sessions_refused": s.SessionsRefused, "sessions_broken": s.SessionsBroken,
+	}
+	for reason, n := range s.Total.Errors {
+		out["lookup_errors_"+lookupd.Reason(reason).String()] = n
+	}
+	return out
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -20,10 +21,14 @@ const maxBatch = 1 << 20
 type Service struct {
 	storepb.UnimplementedStoreServer
 	master *Master
+	more   []func() map[string]uint64
 }
 
-// NewService returns the gRPC service of a master.
-func NewService(m *Master) *Service { return &Service{master: m} }
+// NewService returns the gRPC service of a master. Its statistics show the
+// counters of more beside the master's.
+func NewService(m *Master, more ...func() map[string]uint64) *Service {
+	return &Service{master: m, more: more}
+}
 
 // rpcError gives an error the code that the client branches on.
 func rpcError(err error) error {
@@ -193,9 +198,13 @@ func (s *Service) ReportFailed(_ context.Context, r *storepb.ReportFailedRequest
 // Stats implements storepb.StoreServer.
 func (s *Service) Stats(context.Context, *storepb.StatsRequest) (*storepb.StatsReply, error) {
 	st := s.master.Stats()
+	counters := st.Counters()
+	for _, more := range s.more {
+		maps.Copy(counters, more())
+	}
 	return &storepb.StatsReply{
 		Chunks: uint64(st.Chunks), Namespaces: uint64(st.Namespaces), CapacityBytes: st.CapacityBytes,
 		LeasedBytes: st.LeasedBytes, OpenReads: uint64(st.OpenReads), OpenPuts: uint64(st.OpenPuts),
-		Clients: uint64(st.Clients), UndeclaredClients: uint64(st.Undeclared), Counters: st.Counters(),
+		Clients: uint64(st.Clients), UndeclaredClients: uint64(st.Undeclared), Counters: counters,
 	}, nil
 }
