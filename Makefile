@@ -66,7 +66,7 @@ test-race: system
 # The coordinator against the rules of the vLLM that is installed.
 .PHONY: test-vllm-rules
 test-vllm-rules:
-	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 ./coordinator/... ./internal/kv/... ./lookupd/... ./internal/wire/...
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 ./coordinator/... ./internal/kv/... ./lookupd/... ./internal/wire/... ./internal/daemon/...
 
 .PHONY: test-nightly
 test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing, repeated fault tests
