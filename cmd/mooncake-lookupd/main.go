@@ -11,9 +11,11 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/daemon"
 )
 
-func main() {
-	cfg := &config.LookupdConfig{}
-	command.Exit(&command.Daemon{
+func main() { command.Exit(lookupdCommand(&config.LookupdConfig{})) }
+
+// lookupdCommand describes the command; cfg is replaced by what is loaded.
+func lookupdCommand(cfg *config.LookupdConfig) *command.Daemon {
+	return &command.Daemon{
 		Name:    "mooncake-lookupd",
 		Usage:   "prefix lookup and shared-memory KV store of a node, for vLLM",
 		Example: "mooncake-lookupd --store-bytes 16GiB\nmooncake-lookupd --config /etc/mooncake-sidecar.yaml --log-format json\nmooncake-lookupd status --json",
@@ -28,5 +30,6 @@ func main() {
 		Status: func(ctx context.Context) (*daemon.Status, error) {
 			return daemon.LookupdStatus(ctx, cfg.RuntimeDir)
 		},
-	})
+		Commands: []command.Subcommand{explainCommand(func() string { return cfg.RuntimeDir })},
+	}
 }

@@ -40,6 +40,11 @@ ENVIRONMENT:
 // errUsage marks what the user has to change.
 var errUsage = errors.New("usage")
 
+// UsageErrorf is an error that the user has to mend on the command line.
+func UsageErrorf(format string, args ...any) error {
+	return fmt.Errorf("%w: %w; see --help", errUsage, fmt.Errorf(format, args...))
+}
+
 // Daemon describes a command.
 type Daemon struct {
 	Name, Usage string
@@ -53,8 +58,19 @@ type Daemon struct {
 	Run func(ctx context.Context, log *slog.Logger) error
 	// Status asks a running daemon.
 	Status func(ctx context.Context) (*daemon.Status, error)
+	// Commands are further subcommands.
+	Commands []Subcommand
 	// Out and Err are the standard streams.
 	Out, Err io.Writer
+}
+
+// Subcommand is a subcommand beside status. It has the daemon's flags besides its
+// own, and is run once the configuration is loaded.
+type Subcommand struct {
+	Name, Usage, Description string
+	Flags                    []cli.Flag
+	// Run writes to the standard output.
+	Run func(c *cli.Context, out io.Writer) error
 }
 
 // Main runs the command and returns its exit code.
@@ -74,6 +90,18 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 			Flags: append(d.flags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
 		}},
 		CustomAppHelpTemplate: cli.AppHelpTemplate + exitCodes + "\n",
+	}
+	for _, sub := range d.Commands {
+		app.UsageText += "\n" + d.Name + " [flags] " + sub.Name + " [--help]"
+		app.Commands = append(app.Commands, &cli.Command{
+			Name: sub.Name, Usage: sub.Usage, Description: sub.Description, OnUsageError: usageError, Flags: append(d.flags(), sub.Flags...),
+			Action: func(c *cli.Context) error {
+				if _, err := d.configure(c); err != nil {
+					return err
+				}
+				return sub.Run(c, d.Out)
+			},
+		})
 	}
 	err := app.RunContext(ctx, args)
 	if err != nil {

@@ -1281,7 +1281,7 @@ func (x *InspectRequest) GetHashes() []byte {
 
 type InspectReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// store.ChunkState by item.
+	// embedded.ChunkState by item.
 	States        []byte `protobuf:"bytes,1,opt,name=states,proto3" json:"states,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
