@@ -124,12 +124,15 @@ def runtime_directory(near: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def alive(pid: int) -> bool:
-    """False for a process that is gone, or dead and waiting for a parent that does not care."""
+    """False for a process that is gone, or dead in all of its threads and waiting for a parent that does not care.
+
+    The first thread may be dead while others still end: the process then still holds its sockets.
+    """
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] not in "ZX" or len(os.listdir(f"/proc/{pid}/task")) > 1
     except OSError:
         return False
-    return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def wait_gone(pid: int, limit_s: float = 20) -> None:
