@@ -14,9 +14,9 @@ than that package reads:
   model, prefix      names that go into pool keys
   partial            [group, hash index, n]: all keys of the chunk are there but one
 
-The operation "time" times a find instead. The answer to a lookup has the key prefixes of every group besides, the keys under
-which the rank stores the hash 0, and that hash's Mooncake group id. Where vLLM
-asserts, the answer has "raised" with the exception's name and "hit" with the
+The operation "time" times a find instead. The answer to a lookup has the key
+prefixes of every group besides, the keys under which the rank stores the hash 0,
+and that hash's Mooncake group id. Where vLLM asserts, the answer has "raised" with the exception's name and "hit" with the
 length it had found by then, if any.
 """
 
@@ -45,6 +45,7 @@ from vllm.v1.kv_cache_layout import KVCacheLayout  # noqa: E402
 
 HASH_BYTES = 4
 spec_cache: dict[tuple, specs.KVCacheSpec] = {}
+everything: dict[tuple, set] = {}  # the chunks of the store that "time" asks, by hashes and groups
 
 
 def make_spec(group: dict, dcp: int) -> specs.KVCacheSpec:
@@ -193,25 +194,25 @@ def lookup(case: dict, coordinator: MooncakeStoreCoordinator) -> dict:
     return answer
 
 
-def best_time(case: dict, coordinator: MooncakeStoreCoordinator) -> dict:
-    """Nanoseconds of a find over a store that has all chunks; the best of ten."""
+def time_find(case: dict, coordinator: MooncakeStoreCoordinator) -> dict:
+    """Nanoseconds of one find over a store that has all chunks, after one that is not timed."""
     hashes = make_hashes(case["N"])
-    exists = {(g, bytes(h)) for g in range(len(case["groups"])) for h in hashes}
-    pool = ExternalCachedBlockPool(case["h"], exists)
-    best = None
-    for _ in range(10):
-        start = time.perf_counter_ns()
-        coordinator.find_longest_cache_hit(hashes, case["M"], pool)
-        took = time.perf_counter_ns() - start
-        best = took if best is None else min(best, took)
-    return {"ns": best}
+    key = (case["N"], len(case["groups"]))
+    if key not in everything:
+        everything.clear()
+        everything[key] = {(g, bytes(h)) for g in range(key[1]) for h in hashes}
+    pool = ExternalCachedBlockPool(case["h"], everything[key])
+    coordinator.find_longest_cache_hit(hashes, case["M"], pool)
+    start = time.perf_counter_ns()
+    coordinator.find_longest_cache_hit(hashes, case["M"], pool)
+    return {"ns": time.perf_counter_ns() - start}
 
 
 def answer(case: dict) -> dict:
     coordinator = make_coordinator(case)
     op = case["op"]
     if op == "time":
-        return best_time(case, coordinator)
+        return time_find(case, coordinator)
     try:
         if op == "find":
             exists = case["exists"]
