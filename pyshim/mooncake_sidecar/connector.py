@@ -148,12 +148,13 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._scheduler.report(report.stores, report.failed, report.ready)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
-        return False, None
+        return self.request_finished_all_groups(request, (block_ids,))
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
         # Jobs hold the blocks they read, so the request's own can go at once.
+        self._scheduler.finished(request)
         return False, None
 
     def register_finished_partial_tail(

@@ -13,6 +13,8 @@ from typing import Any
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.frames import pack
 
+MAX_TOKENS = 1 << 31
+"""The daemons' limit of a token count."""
 _BLOCK_ID = "I"
 if array(_BLOCK_ID).itemsize != 4:  # pragma: no cover - no such platform is known
     raise ImportError("this platform's unsigned int is not 32 bits wide")
@@ -53,13 +55,16 @@ class StepCommands:
 
 
 def controls(params: Mapping[str, Any] | None) -> msg.Controls | None:
-    """Per-request wishes of ``kv_transfer_params``; what is not a whole number of at least 0 is no wish."""
+    """Per-request wishes of ``kv_transfer_params``; what is no number of tokens is no wish.
+
+    Clients write them: what a daemon would refuse must not come that far.
+    """
     if not params:
         return None
     found = {
         name: value
         for name in ("max_load_tokens", "max_offload_tokens")
-        if isinstance(value := params.get(name), int) and not isinstance(value, bool) and value >= 0
+        if isinstance(value := params.get(name), int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
     }
     return msg.Controls(**found) if found else None
 

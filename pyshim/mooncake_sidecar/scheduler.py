@@ -70,6 +70,10 @@ class SchedulerRole:
         self._next_job = 1
         self._tails: list[JobCommand] = []
         self._retire_next: list[str] = []
+        self._released: list[str] = []
+        self._growing: dict[str, Entry] = {}
+        # Requests that a later step may save from: what only decodes is left
+        # out unless that is saved, so that a step costs nothing for it.
         self._not_ready: dict[int, float] = {}
 
     # ---- hooks in the order of a step ----
@@ -80,7 +84,7 @@ class SchedulerRole:
 
     def match(self, request: Any, local_tokens: int) -> tuple[int | None, bool]:
         """``get_num_new_matched_tokens``: tokens that can be loaded beyond ``local_tokens``, and whether to."""
-        if not self._loads or request.num_tokens < self._align:
+        if not self._loads or request.num_tokens < self._align or request.skip_reading_prefix_cache:
             return 0, False
         entry = self._entry(request)
         entry.load = None
@@ -130,8 +134,9 @@ class SchedulerRole:
             if entry is not None and entry.load is not None and entry.load.armed:
                 step.loads.append(self._load(entry))
         self._armed.clear()
-        saves = self._advance_new(output)
-        saves.update(self._advance_cached(output))
+        saves = self._advance_running(output)
+        self._advance_new(output, saves)
+        self._advance_resumed(output, saves)
         state = getattr(output, "kv_connector_block_state", None)
         puts = self._handed_off(state) if state is not None else {}
         for request_id in puts:
@@ -187,6 +192,18 @@ class SchedulerRole:
         self._tails.append(self._emit(tracker, what))
         return False
 
+    def finished(self, request: Any) -> None:
+        """``request_finished``: forget it here and now, its id may be used again before the next step."""
+        request_id = request.request_id
+        entry = self._entries.get(request_id)
+        if entry is None or entry.request is not request:
+            return
+        del self._entries[request_id]
+        self._growing.pop(request_id, None)
+        self._lookup.discard(request_id)
+        if entry.asked:
+            self._released.append(request_id)
+
     @property
     def pending(self) -> bool:
         """``has_pending_push_work``: the engine must step on to collect acknowledgements."""
@@ -218,19 +235,19 @@ class SchedulerRole:
         late = {command.request for command in self._tails}
         step.finished += self._retire_next
         self._retire_next = []
-        released = []
         for request_id in output.finished_req_ids:
-            self._lookup.discard(request_id)
-            entry = self._entries.pop(request_id, None)
-            if entry is not None and entry.asked:
-                released.append(request_id)
             (self._retire_next if request_id in late else step.finished).append(request_id)
-        if released:
-            self._release(released)
+        if self._released:
+            self._release(self._released)
+            self._released = []
         for request_id in output.preempted_req_ids or ():
             if (entry := self._entries.get(request_id)) is not None:
-                entry.load = None
+                # An armed load is of this step: a reset preempts before a step
+                # that may admit the request again, and vLLM waits for its load.
+                if entry.load is not None and not entry.load.armed:
+                    entry.load = None
                 entry.tracker = None
+                self._growing.pop(request_id, None)
             step.preempted.append(request_id)
 
     def _load(self, entry: Entry) -> JobCommand:
@@ -254,9 +271,8 @@ class SchedulerRole:
         )
         return JobCommand(job, request.request_id, frame, suspects)
 
-    def _advance_new(self, output: Any) -> dict[str, tuple[int, bool]]:
+    def _advance_new(self, output: Any, saves: dict[str, tuple[int, bool]]) -> None:
         """Requests scheduled for the first time, and with the second model runner those resumed."""
-        saves = {}
         for new in output.scheduled_new_reqs:
             entry = self._entries.get(new.req_id)
             if entry is None:
@@ -265,44 +281,50 @@ class SchedulerRole:
             prefill_end = len(prefill) if prefill is not None else entry.request.num_prompt_tokens
             computed = new.num_computed_tokens + output.num_scheduled_tokens[new.req_id]
             self._begin(entry, computed, prefill_end, saves)
-        return saves
 
     def _begin(self, entry: Entry, computed: int, prefill_end: int, saves: dict[str, tuple[int, bool]]) -> None:
         entry.tracker = Tracker(computed, prefill_end)
         entry.failed = False
         if self._saves:
             self._plan(entry, saves)
+        if self._saves_decode or (self._saves and computed < prefill_end):
+            self._growing[entry.request.request_id] = entry
+        else:
+            self._growing.pop(entry.request.request_id, None)
 
     def _plan(self, entry: Entry, saves: dict[str, tuple[int, bool]]) -> None:
         plan = entry.tracker.plan_save(self._block, entry.request.num_prompt_tokens, self._geometry.fine)
         if plan is not None:
             saves[entry.request.request_id] = plan
 
-    def _advance_cached(self, output: Any) -> dict[str, tuple[int, bool]]:
-        """Requests that go on, and with the first model runner those resumed."""
-        saves: dict[str, tuple[int, bool]] = {}
-        if not (self._saves or self._saves_decode):
-            return saves
-        cached = output.scheduled_cached_reqs
-        for index, request_id in enumerate(cached.req_ids):
-            entry = self._entries.get(request_id)
-            if entry is None:
-                continue
-            request, scheduled = entry.request, output.num_scheduled_tokens[request_id]
-            if request_id in cached.resumed_req_ids:
+    def _advance_resumed(self, output: Any, saves: dict[str, tuple[int, bool]]) -> None:
+        """With the first model runner: requests that come back after a preemption."""
+        for request_id in output.scheduled_cached_reqs.resumed_req_ids:
+            if (entry := self._entries.get(request_id)) is not None:
                 # It computes everything again, what it had generated included.
-                self._begin(entry, cached.num_computed_tokens[index] + scheduled, request.num_tokens, saves)
+                request = entry.request
+                computed = request.num_computed_tokens + output.num_scheduled_tokens[request_id]
+                self._begin(entry, computed, request.num_tokens, saves)
+
+    def _advance_running(self, output: Any) -> dict[str, tuple[int, bool]]:
+        """Requests that go on from an earlier step."""
+        saves: dict[str, tuple[int, bool]] = {}
+        scheduled, through = output.num_scheduled_tokens, []
+        for request_id, entry in self._growing.items():
+            if request_id not in scheduled:
                 continue
-            tracker = entry.tracker
-            if tracker is None:
-                continue
-            decoding = cached.num_computed_tokens[index] >= tracker.prefill_end
-            if decoding and not self._saves_decode:
-                continue
+            request, tracker = entry.request, entry.tracker
+            computed = request.num_computed_tokens
             # Tokens that exist: drafts are scheduled but may be rejected.
-            tracker.token_len = max(tracker.token_len, min(tracker.token_len + scheduled, request.num_tokens))
-            if decoding or self._saves:
+            reach = min(computed + scheduled[request_id], request.num_tokens)
+            if reach > tracker.token_len:
+                tracker.token_len = reach
+            if self._saves or computed >= tracker.prefill_end:
                 self._plan(entry, saves)
+            if tracker.token_len >= tracker.prefill_end and not self._saves_decode:
+                through.append(request_id)
+        for request_id in through:
+            del self._growing[request_id]
         return saves
 
     def _handed_off(self, state: Any) -> dict[str, list[BoundaryPut]]:

@@ -47,6 +47,7 @@ def request(tokens):
         block_hashes=[struct.pack(">Q", i) * 4 for i in range(tokens // HASH)],
         cache_salt="salt",
         kv_transfer_params=None,
+        skip_reading_prefix_cache=False,
     )
 
 
