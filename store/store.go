@@ -71,13 +71,16 @@ type PutStatus uint8
 const (
 	// PutGranted: copy the shard to Place, then end or revoke Ticket.
 	PutGranted PutStatus = iota + 1
-	// PutExists: the shard is there, or another session is storing it.
+	// PutExists: the shard is there.
 	PutExists
 	// PutNoSpace: no memory could be had without evicting something in use.
 	PutNoSpace
 	// PutRefused: admission said no, or the store takes no puts at present
 	// (it is recovering).
 	PutRefused
+	// PutUnderway: another put of the shard is open. It may yet come to nothing,
+	// so that the shard does not count as stored.
+	PutUnderway
 )
 
 // PutItem asks for room for one shard of a chunk.

@@ -35,6 +35,9 @@ func (m *Master) OpenSession(s Session, pid uint32, start uint64, held Declarati
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if err := m.ownerLocked(s.Client, pid, start); err != nil {
+		return err
+	}
 	c := m.clients[s.Client]
 	if c == nil {
 		line, err := m.clientLineLocked(s.Client)
@@ -49,6 +52,19 @@ func (m *Master) OpenSession(s Session, pid uint32, start uint64, held Declarati
 	m.reconcileLocked(c, held)
 	delete(m.undeclared, s.Client)
 	m.thawLocked()
+	return nil
+}
+
+// ownerLocked refuses a client number that another process has: what that one
+// holds is not this one's to declare away.
+func (m *Master) ownerLocked(id uint64, pid uint32, start uint64) error {
+	e, known := m.undeclared[id]
+	if c := m.clients[id]; c != nil {
+		e, known = c.entry, true
+	}
+	if known && (e.pid != pid || e.start != start) {
+		return fmt.Errorf("%w: client %x is process %d, not %d", ErrUnknownClient, id, e.pid, pid)
+	}
 	return nil
 }
 

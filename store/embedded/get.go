@@ -15,29 +15,30 @@ type openRead struct {
 }
 
 // Get takes a reference on each shard that is there, and renews the lease of
-// the request that loads.
-func (m *Master) Get(session Session, ns store.NamespaceID, lease store.Lease, items []store.GetItem) ([]store.GetResult, error) {
+// the request that loads. A namespace of another segment is stale: its number
+// may be another model's here.
+func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, items []store.GetItem) ([]store.GetResult, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c, err := m.sessionLocked(session)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := m.namespaceLocked(ns); err != nil {
+	if _, err := m.currentNamespaceLocked(n); err != nil {
 		return nil, err
 	}
 	m.renewLeaseLocked(lease)
 	results := make([]store.GetResult, len(items))
 	// Leaf first, so that the root ends as the most recently used.
 	for i := len(items) - 1; i >= 0; i-- {
-		results[i] = m.getLocked(c, ns, &items[i])
+		results[i] = m.getLocked(c, n.ID, &items[i])
 	}
 	return results, nil
 }
 
 func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) store.GetResult {
 	rec, ok := m.findLocked(ns, it.Group, &it.Hash)
-	if !ok || m.live[rec].state != liveActive {
+	if !ok || m.live[rec].state != liveActive || m.live[rec].readers == maxCount {
 		m.stats.GetsAbsent++
 		return store.GetResult{Status: store.GetAbsent}
 	}
@@ -108,17 +109,17 @@ func (m *Master) releaseLocked(ref uint64, r openRead) {
 }
 
 // ReportFailed makes chunks a miss once, or drops the corrupt ones.
-func (m *Master) ReportFailed(session Session, ns store.NamespaceID, chunks []store.FailedChunk) error {
+func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store.FailedChunk) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, err := m.sessionLocked(session); err != nil {
 		return err
 	}
-	if _, err := m.namespaceLocked(ns); err != nil {
+	if _, err := m.currentNamespaceLocked(n); err != nil {
 		return err
 	}
 	for i := range chunks {
-		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
+		rec, ok := m.findLocked(n.ID, chunks[i].Group, &chunks[i].Hash)
 		if !ok || m.live[rec].state < livePartial {
 			continue
 		}

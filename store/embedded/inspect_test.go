@@ -25,7 +25,7 @@ func TestInspect(t *testing.T) {
 	}
 	w.store(s, ns, 1, 1)
 	w.store(s, ns, 2, 1)
-	if err := w.m.ReportFailed(s, ns.ID, []store.FailedChunk{{Hash: testHash(2)}}); err != nil {
+	if err := w.m.ReportFailed(s, ns, []store.FailedChunk{{Hash: testHash(2)}}); err != nil {
 		t.Fatal(err)
 	}
 	service := NewService(w.m)

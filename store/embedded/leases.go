@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"slices"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -25,13 +26,7 @@ func newLeaseTable() leaseTable { return leaseTable{byHolder: map[store.Lease]*g
 // dropRecord forgets a record that went although it was leased.
 func (t *leaseTable) dropRecord(rec uint32) {
 	for _, g := range t.byHolder {
-		for i, r := range g.records {
-			if r == rec {
-				g.records[i] = g.records[len(g.records)-1]
-				g.records = g.records[:len(g.records)-1]
-				break
-			}
-		}
+		g.records = slices.DeleteFunc(g.records, func(r uint32) bool { return r == rec })
 	}
 }
 
@@ -51,7 +46,7 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 	g := &grantedLease{ttl: ttl, until: m.opts.Now().Add(ttl)}
 	for i := range chunks {
 		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
-		if !ok || m.live[rec].state != liveActive {
+		if !ok || m.live[rec].state != liveActive || m.live[rec].leases == maxCount {
 			continue
 		}
 		group := &n.groups[chunks[i].Group]

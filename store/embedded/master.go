@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/bits"
 	"slices"
 	"sync"
@@ -65,6 +66,7 @@ type Master struct {
 	undeclared map[uint64]clientEntry // named by an adopted segment, not heard of yet
 	reads      map[uint64]openRead
 	puts       map[uint64]*openPut
+	arriving   map[uint64]struct{} // shards that an open put brings, by arrivalKey
 	pins       map[uint32]uint32   // open reads by slot
 	doomed     map[uint32]struct{} // slots of dropped chunks that are still read
 	leases     leaseTable
@@ -78,7 +80,6 @@ type Master struct {
 type namespace struct {
 	spec   *kv.NamespaceSpec
 	digest [sha256.Size]byte
-	resets uint32
 	groups []groupInfo
 }
 
@@ -88,6 +89,9 @@ type groupInfo struct {
 	slotBytes  uint32
 	complete   uint64 // bitmap of a chunk whose shards are all there
 }
+
+// maxCount bounds the readers and the leases of a record.
+const maxCount = math.MaxUint16
 
 // Liveness states of a record, the truth while the master runs.
 const (
@@ -147,6 +151,7 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		undeclared: map[uint64]clientEntry{},
 		reads:      map[uint64]openRead{},
 		puts:       map[uint64]*openPut{},
+		arriving:   map[uint64]struct{}{},
 		pins:       map[uint32]uint32{},
 		doomed:     map[uint32]struct{}{},
 		leases:     newLeaseTable(),
@@ -201,7 +206,7 @@ func (m *Master) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) 
 		}
 		m.addNamespaceLocked(i, spec)
 	}
-	return store.Namespace{ID: store.NamespaceID(i), ResetEpoch: m.epochLocked(m.namespaces[i])}, nil
+	return store.Namespace{ID: store.NamespaceID(i), ResetEpoch: m.epochLocked(store.NamespaceID(i))}, nil
 }
 
 func (m *Master) addNamespaceLocked(i int, spec *kv.NamespaceSpec) {
@@ -216,10 +221,11 @@ func (m *Master) addNamespaceLocked(i int, spec *kv.NamespaceSpec) {
 	m.byDigest[ns.digest] = i
 }
 
-// epochLocked combines the incarnation with the number of resets, so that a
-// namespace opened with a dead master is stale.
-func (m *Master) epochLocked(ns *namespace) uint64 {
-	return uint64(m.seg.incarnation())<<32 | uint64(ns.resets)
+// epochLocked combines the segment's identity with the number of resets, both
+// of which outlive the master: a name stays good when the segment is adopted,
+// and is stale in any other segment, where its number may be another model's.
+func (m *Master) epochLocked(id store.NamespaceID) uint64 {
+	return uint64(le.Uint32(m.seg.UUID[:]))<<32 | uint64(m.seg.resets(int(id)))
 }
 
 func (m *Master) namespaceLocked(id store.NamespaceID) (*namespace, error) {
@@ -235,8 +241,8 @@ func (m *Master) currentNamespaceLocked(n store.Namespace) (*namespace, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.epochLocked(ns) != n.ResetEpoch {
-		return nil, fmt.Errorf("%w: it was reset", store.ErrStaleNamespace)
+	if m.epochLocked(n.ID) != n.ResetEpoch {
+		return nil, fmt.Errorf("%w: it was reset, or opened in another segment", store.ErrStaleNamespace)
 	}
 	return ns, nil
 }
@@ -278,11 +284,10 @@ func (m *Master) policyOfLocked(r *record) evict.Policy {
 func (m *Master) Reset(id store.NamespaceID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	ns, err := m.namespaceLocked(id)
-	if err != nil {
+	if _, err := m.namespaceLocked(id); err != nil {
 		return err
 	}
-	ns.resets++
+	m.seg.setResets(int(id), m.seg.resets(int(id))+1)
 	for _, p := range m.puts {
 		if p.namespace == id {
 			m.voidPutLocked(p)

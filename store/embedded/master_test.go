@@ -147,7 +147,7 @@ func (w *world) exists(ns store.Namespace, chunk int) bool {
 
 // checkBytes loads a shard and reports whether it was there; wrong bytes fail.
 func (w *world) checkBytes(s Session, ns store.Namespace, chunk, shard int) bool {
-	r, err := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
+	r, err := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
 	if err != nil {
 		w.tb.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestEvictionSparesWhatIsInUse(t *testing.T) {
 	for i := range 8 {
 		w.store(s, ns, i, 0)
 	}
-	read, err := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(0)}})
+	read, err := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(0)}})
 	if err != nil || read[0].Status != store.GetReady {
 		t.Fatal(read, err)
 	}
@@ -206,7 +206,7 @@ func TestEvictionSparesWhatIsInUse(t *testing.T) {
 	}
 	// A load renews the lease: after 50 s of its minute, 50 s more pass.
 	w.now = w.now.Add(50 * time.Second)
-	if _, err := w.m.Get(s, ns.ID, store.Lease{Engine: "e", Request: "r"}, nil); err != nil {
+	if _, err := w.m.Get(s, ns, store.Lease{Engine: "e", Request: "r"}, nil); err != nil {
 		t.Fatal(err)
 	}
 	w.now = w.now.Add(50 * time.Second)
@@ -253,7 +253,7 @@ func TestResetVoidsOpenPutsAndSparesReaders(t *testing.T) {
 	ns, other := w.namespace(testSpec("m", 256<<10, 1)), w.namespace(testSpec("other", 256<<10, 1))
 	w.store(s, ns, 1, 0)
 	w.store(s, other, 1, 0)
-	read, _ := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(1)}})
+	read, _ := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(1)}})
 	put, _ := w.m.PutStart(s, ns, []store.PutItem{{Hash: testHash(2)}})
 	if err := w.m.Reset(ns.ID); err != nil {
 		t.Fatal(err)
@@ -289,7 +289,7 @@ func TestFailedChunkIsMissOnce(t *testing.T) {
 	ns := w.namespace(testSpec("m", 8192, 1))
 	w.store(s, ns, 1, 0)
 	w.store(s, ns, 2, 0)
-	err := w.m.ReportFailed(s, ns.ID, []store.FailedChunk{{Hash: testHash(1)}, {Hash: testHash(2), Corrupt: true}})
+	err := w.m.ReportFailed(s, ns, []store.FailedChunk{{Hash: testHash(1)}, {Hash: testHash(2), Corrupt: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -312,7 +312,7 @@ func TestRestartWaitsForUndeclaredClients(t *testing.T) {
 	spec := testSpec("m", 256<<10, 1)
 	ns := w.namespace(spec)
 	w.store(s, ns, 1, 0)
-	read, _ := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(1)}})
+	read, _ := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(1)}})
 	put, _ := w.m.PutStart(s, ns, []store.PutItem{{Hash: testHash(2)}})
 
 	if got := w.crash(); got.Chunks != 1 || got.Undeclared != 2 {
@@ -388,7 +388,7 @@ func TestRandomOperations(t *testing.T) {
 					rt.Fatalf("chunk %d of %d was never stored whole (%b)", chunk, which, stored[which][chunk])
 				}
 			case 6:
-				r, err := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
+				r, err := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
 				if err != nil {
 					rt.Fatal(err)
 				}
@@ -443,7 +443,7 @@ func TestLateClassTakesASlab(t *testing.T) {
 		w.store(s, big, i, 0)
 	}
 	kept := 11
-	read, err := w.m.Get(s, big.ID, store.Lease{}, []store.GetItem{{Hash: testHash(kept)}})
+	read, err := w.m.Get(s, big, store.Lease{}, []store.GetItem{{Hash: testHash(kept)}})
 	if err != nil || read[0].Status != store.GetReady {
 		t.Fatal(read, err)
 	}
@@ -455,7 +455,7 @@ func TestLateClassTakesASlab(t *testing.T) {
 	if !w.exists(big, kept) {
 		t.Fatal("a chunk in use lost its slab")
 	}
-	if err := w.m.ReportFailed(s, big.ID, []store.FailedChunk{{Hash: testHash(kept), Corrupt: true}}); err != nil {
+	if err := w.m.ReportFailed(s, big, []store.FailedChunk{{Hash: testHash(kept), Corrupt: true}}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 4 {

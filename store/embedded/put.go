@@ -19,6 +19,12 @@ type openPut struct {
 	void bool
 }
 
+// arrivalKey names a shard of a record. INVARIANT: it is in Master.arriving iff
+// an open put that is not void brings the shard.
+func arrivalKey(record uint32, shard uint8) uint64 { return uint64(record)<<8 | uint64(shard) }
+
+func (p *openPut) arrivalKey() uint64 { return arrivalKey(p.record, p.shard) }
+
 // PutStart grants places for items, in order.
 func (m *Master) PutStart(session Session, n store.Namespace, items []store.PutItem) ([]store.PutGrant, error) {
 	m.mu.Lock()
@@ -44,12 +50,18 @@ func (m *Master) PutStart(session Session, n store.Namespace, items []store.PutI
 
 func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, it *store.PutItem) store.PutGrant {
 	rec, known := m.findLocked(ns, it.Group, &it.Hash)
-	if known && (m.seg.peekRecord(rec).shards>>it.Shard&1 == 1 || m.storingLocked(rec, uint8(it.Shard))) {
+	if known {
 		if m.live[rec].state >= livePartial {
 			m.policyLocked(g.slotBytes).Touch(rec)
 		}
-		m.stats.PutsExisting++
-		return store.PutGrant{Status: store.PutExists}
+		if m.seg.peekRecord(rec).shards>>it.Shard&1 == 1 {
+			m.stats.PutsExisting++
+			return store.PutGrant{Status: store.PutExists}
+		}
+		if _, arriving := m.arriving[arrivalKey(rec, uint8(it.Shard))]; arriving {
+			m.stats.PutsExisting++
+			return store.PutGrant{Status: store.PutUnderway}
+		}
 	}
 	if len(m.undeclared) > 0 {
 		m.stats.PutsRefused++
@@ -77,24 +89,13 @@ func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, i
 	}
 	m.counter++
 	ticket := uint64(slot)<<32 | uint64(m.counter)
-	m.puts[ticket] = &openPut{client: c.id, namespace: ns, record: rec, slot: slot, shard: uint8(it.Shard)}
+	p := &openPut{client: c.id, namespace: ns, record: rec, slot: slot, shard: uint8(it.Shard)}
+	m.puts[ticket] = p
+	m.arriving[p.arrivalKey()] = struct{}{}
 	m.stats.PutsGranted++
 	return store.PutGrant{Status: store.PutGranted, Ticket: ticket, Place: store.Place{
 		Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes,
 	}}
-}
-
-// storingLocked tells whether an open put brings that shard of the record.
-func (m *Master) storingLocked(rec uint32, shard uint8) bool {
-	if m.live[rec].puts == 0 {
-		return false
-	}
-	for _, p := range m.puts {
-		if p.record == rec && p.shard == shard && !p.void {
-			return true
-		}
-	}
-	return false
 }
 
 // openRecordLocked fills a new record; it stays invalid in the segment until a
@@ -142,6 +143,7 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	r := m.seg.peekRecord(p.record)
 	l := &m.live[p.record]
 	l.puts--
+	delete(m.arriving, p.arrivalKey())
 	m.seg.writeSlot(p.slot, &slotEntry{checksum: checksum, next: r.slot, record: p.record, shard: p.shard})
 	r.slot = p.slot
 	r.shards |= 1 << p.shard
@@ -190,6 +192,7 @@ func (m *Master) voidPutLocked(p *openPut) {
 		return
 	}
 	p.void = true
+	delete(m.arriving, p.arrivalKey())
 	l := &m.live[p.record]
 	l.puts--
 	if l.state == liveStoring && l.puts == 0 {

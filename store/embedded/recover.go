@@ -28,6 +28,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seg.setIncarnation(m.seg.incarnation() + 1)
+	m.alloc.keepEmpty = true // until thawLocked
 	// Numbers of this incarnation must not meet those of the last one.
 	m.counter = m.seg.incarnation() << 24
 	for i := range maxNamespaces {
@@ -161,7 +162,7 @@ func (m *Master) clearStraySlotsLocked(taken map[uint32]bool) {
 // thawLocked frees the empty slabs of an adopted segment once no unknown writer
 // can be in them.
 func (m *Master) thawLocked() {
-	if len(m.undeclared) == 0 {
+	if m.alloc.keepEmpty && len(m.undeclared) == 0 {
 		m.alloc.retireEmpty()
 	}
 }

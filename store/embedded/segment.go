@@ -48,13 +48,28 @@ func (s *segment) clearClient(i int) {
 	clear(b)
 }
 
+// A namespace's line is the length of its description, the description, and at
+// the end of the line how often it was reset.
+const (
+	resetsAt         = namespaceBytes - 4
+	maxNamespaceSpec = resetsAt - 4
+)
+
+func (s *segment) resets(i int) uint32 {
+	return le.Uint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+resetsAt:])
+}
+
+func (s *segment) setResets(i int, n uint32) {
+	le.PutUint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+resetsAt:], n)
+}
+
 func (s *segment) readNamespace(i int) (*kv.NamespaceSpec, error) {
 	b := s.mem[s.namespacesAt+uint64(i)*namespaceBytes:][:namespaceBytes]
 	n := le.Uint32(b)
 	if n == 0 {
 		return nil, nil
 	}
-	if n > namespaceBytes-4 {
+	if n > maxNamespaceSpec {
 		return nil, fmt.Errorf("namespace %d: length %d", i, n)
 	}
 	spec := new(kv.NamespaceSpec)
@@ -72,8 +87,8 @@ func (s *segment) writeNamespace(i int, spec *kv.NamespaceSpec) error {
 	if err != nil {
 		return fmt.Errorf("encode namespace: %w", err)
 	}
-	if len(encoded) > namespaceBytes-4 {
-		return fmt.Errorf("namespace description of %d bytes, at most %d fit", len(encoded), namespaceBytes-4)
+	if len(encoded) > maxNamespaceSpec {
+		return fmt.Errorf("namespace description of %d bytes, at most %d fit", len(encoded), maxNamespaceSpec)
 	}
 	b := s.mem[s.namespacesAt+uint64(i)*namespaceBytes:][:namespaceBytes]
 	copy(b[4:], encoded)

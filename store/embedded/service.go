@@ -157,7 +157,7 @@ func (s *Service) Get(_ context.Context, r *storepb.GetRequest) (*storepb.GetRep
 		items[i] = store.GetItem{Group: r.GetGroups()[i], Shard: r.GetShards()[i], Hash: hashAt(r.GetHashes(), i)}
 	}
 	lease := store.Lease{Engine: r.GetLeaseEngine(), Request: r.GetLeaseRequest()}
-	results, err := s.master.Get(sessionOf(r.GetSession()), store.NamespaceID(r.GetNamespace().GetId()), lease, items)
+	results, err := s.master.Get(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), lease, items)
 	if err != nil {
 		return nil, rpcError(err)
 	}
@@ -191,7 +191,7 @@ func (s *Service) ReportFailed(_ context.Context, r *storepb.ReportFailedRequest
 	for i := range chunks {
 		chunks[i] = store.FailedChunk{Group: r.GetGroups()[i], Hash: hashAt(r.GetHashes(), i), Corrupt: r.GetCorrupt()[i] != 0}
 	}
-	err = s.master.ReportFailed(sessionOf(r.GetSession()), store.NamespaceID(r.GetNamespace().GetId()), chunks)
+	err = s.master.ReportFailed(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), chunks)
 	return &storepb.ReportFailedReply{}, rpcError(err)
 }
 

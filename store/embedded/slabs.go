@@ -29,6 +29,9 @@ type slabAllocator struct {
 	slabs        []slab
 	freeSlabs    []uint32
 	classes      map[uint32]*sizeClass
+	// keepEmpty: a slab stays in its class when it becomes empty, so that the
+	// slots that an earlier master granted in it keep their places.
+	keepEmpty bool
 	// assign is told when a slab takes up or, with 0, leaves a size class.
 	assign func(slab, slotBytes uint32)
 }
@@ -87,7 +90,8 @@ func (a *slabAllocator) open(c *sizeClass, id uint32) {
 	a.assign(id, c.slotBytes)
 }
 
-// release gives a slot back. A slab that becomes empty leaves its class.
+// release gives a slot back. A slab that becomes empty leaves its class, unless
+// it is to be kept.
 func (a *slabAllocator) release(slot uint32) {
 	id := slot / a.slotsPerSlab
 	s := &a.slabs[id]
@@ -97,7 +101,7 @@ func (a *slabAllocator) release(slot uint32) {
 	}
 	s.free = append(s.free, slot%a.slotsPerSlab)
 	s.used--
-	if s.used == 0 {
+	if s.used == 0 && !a.keepEmpty {
 		a.retire(id)
 	}
 }
@@ -149,9 +153,10 @@ func (a *slabAllocator) claim(slot uint32) bool {
 	return true
 }
 
-// retireEmpty frees the slabs that recovery left in their class although none of
-// their slots is in use.
+// retireEmpty frees the slabs that were kept in their class although none of
+// their slots is in use, and keeps none from now on.
 func (a *slabAllocator) retireEmpty() {
+	a.keepEmpty = false
 	for id := range a.slabs {
 		if s := &a.slabs[id]; s.slotBytes != 0 && s.used == 0 {
 			a.retire(uint32(id))

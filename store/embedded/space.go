@@ -114,6 +114,7 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 		for _, p := range m.puts {
 			if p.record == rec && !p.void {
 				p.void = true
+				delete(m.arriving, p.arrivalKey())
 				m.live[rec].puts--
 			}
 		}

@@ -19,7 +19,7 @@ func (w *world) servedRight(spec *kv.NamespaceSpec, chunks int) int {
 	ns := w.namespace(spec)
 	right := 0
 	for chunk := range chunks {
-		r, err := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(chunk)}})
+		r, err := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(chunk)}})
 		if err != nil {
 			w.tb.Fatal(err)
 		}
@@ -44,7 +44,7 @@ func (w *world) servedRight(spec *kv.NamespaceSpec, chunks int) int {
 func (w *world) hasShards(ns store.Namespace, chunk, shards int) bool {
 	s := w.open(98, 98, 998, Declaration{})
 	for shard := range shards {
-		r, err := w.m.Get(s, ns.ID, store.Lease{}, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
+		r, err := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(chunk), Shard: uint32(shard)}})
 		if err != nil || r[0].Status != store.GetReady {
 			return false
 		}
@@ -77,7 +77,7 @@ func TestTornTables(t *testing.T) {
 				_ = w.m.Reset(ns.ID)
 				ns = w.namespace(spec)
 			case 1:
-				_ = w.m.ReportFailed(s, ns.ID, []store.FailedChunk{{Hash: testHash(rng.IntN(chunks)), Corrupt: true}})
+				_ = w.m.ReportFailed(s, ns, []store.FailedChunk{{Hash: testHash(rng.IntN(chunks)), Corrupt: true}})
 			default:
 				w.store(s, ns, rng.IntN(chunks), 0)
 			}

@@ -54,8 +54,18 @@ func (m *Master) validate(t fataler) {
 			t.Fatalf("doomed slot %d is not read", slot)
 		}
 	}
+	arriving := 0
 	for _, p := range m.puts {
 		take(p.slot, "a put")
+		if !p.void {
+			arriving++
+			if _, ok := m.arriving[p.arrivalKey()]; !ok {
+				t.Fatalf("shard %d of record %d has a put and does not arrive", p.shard, p.record)
+			}
+		}
+	}
+	if arriving != len(m.arriving) {
+		t.Fatalf("%d shards arrive, %d puts bring them", len(m.arriving), arriving)
 	}
 	inSlabs := uint32(0)
 	for _, s := range m.alloc.slabs {
