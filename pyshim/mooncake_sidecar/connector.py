@@ -278,6 +278,8 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._maintainer.stop()
         if self._worker is not None:
             self._worker.close()
+        if self._allocation is not None:
+            self._allocation.close()
         if self._registrar is not None:
             self._registrar.stop()
         if self._lookup is not None:

@@ -22,7 +22,7 @@ logger = logging.getLogger("vllm.mooncake_sidecar.hostmem")
 class HostRegion:
     """One memfd and where this process maps it.
 
-    The mapping lives as long as the process: tensors point into it.
+    The mapping lives as long as the tensors that point into it.
     """
 
     fd: int
@@ -35,7 +35,7 @@ class MemfdAllocation(AbstractContextManager["MemfdAllocation"]):
 
     Only one dimension, exactly ``size`` elements, int8, CPU, no other options:
     the narrow match keeps every other allocation untouched. When nothing
-    matched (a later vLLM allocates differently), ``region`` stays None and the
+    matched (a later vLLM allocates differently), ``regions`` stays empty and the
     daemon reaches the memory through the kernel instead.
     """
 
@@ -68,6 +68,12 @@ class MemfdAllocation(AbstractContextManager["MemfdAllocation"]):
         import torch
 
         torch.zeros = self._original
+
+    def close(self) -> None:
+        """Close the descriptors. The memory lives as long as a tensor, or a daemon, maps it."""
+        for region in self.regions:
+            os.close(region.fd)
+        self.regions.clear()
 
     def _match(self, torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         if len(args) != 1 or not set(kwargs) <= {"dtype", "device"}:

@@ -12,6 +12,7 @@ from typing import Any
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.frames import pack
+from mooncake_sidecar.ids import wire_id
 
 MAX_TOKENS = 1 << 31
 """The daemons' limit of a token count."""
@@ -103,7 +104,7 @@ def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, bloc
             msg.StoreJob(
                 job=job,
                 epoch=epoch,
-                req=request.request_id,
+                req=wire_id(request.request_id),
                 token_len=what.token_len,
                 completed=what.completed,
                 prompt_len=request.num_prompt_tokens,
@@ -148,7 +149,7 @@ def load_frame(
             msg.LoadJob(
                 job=job,
                 epoch=epoch,
-                req=request.request_id,
+                req=wire_id(request.request_id),
                 token_len=token_len,
                 local_tokens=local_tokens,
                 hash_len=hash_len,

@@ -24,6 +24,7 @@ logger = logging.getLogger("vllm.mooncake_sidecar.link")
 MAX_OUTGOING_BYTES = 64 << 20
 _RECEIVE_BYTES = 1 << 18
 _PING_EVERY_S = 0.5
+_STUCK_AFTER_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Link:
         self._asked_at = 0.0
         self._pings = 0
         self._complained = False
+        self._stuck = False
 
     @property
     def connected(self) -> bool:
@@ -299,6 +301,15 @@ class Link:
                 now - oldest,
             )
             kill_process(pidfd)
+        elif not self._session.welcome.autostarted and not self._stuck and now - oldest >= _STUCK_AFTER_S:
+            self._stuck = True
+            logger.error(
+                "mooncake-worker (pid %d) has left %d cancelled job(s) unanswered for %.0f s. Their blocks and requests "
+                "wait until it answers or ends; it was not started by this engine: look after it, or restart it",
+                self._session.pid,
+                len(self._unfenced),
+                now - oldest,
+            )
 
     def _ping(self, now: float) -> None:
         if self._sock is not None and now - self._asked_at >= _PING_EVERY_S:

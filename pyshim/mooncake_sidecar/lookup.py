@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import zmq
 
+from mooncake_sidecar.ids import wire_id
+
 logger = logging.getLogger("vllm.mooncake_sidecar.lookup")
 
 _TAG = b"lookup2"
@@ -21,6 +23,7 @@ _U32, _U16, _U64 = struct.Struct(">I"), struct.Struct(">H"), struct.Struct(">Q")
 _PAIR = struct.Struct(">II")
 _TRAILER = struct.Struct(">QB")
 _PENDING = 1
+_REFUSED = b"\0"
 _MAX_TAILS = 64
 ASYNC_DEADLINE_S = 1.0
 RESET_DEADLINE_S = 5.0
@@ -77,7 +80,8 @@ class LookupClient:
         self._context = zmq.Context()
         self._socket: zmq.Socket | None = None
         self._endpoint = ""
-        self._connected_to = ""
+        self._ups = 0
+        self._connected_at = 0
         self._up = threading.Event()
         self.on_down = lambda: None
         self._sequence = 0
@@ -93,6 +97,7 @@ class LookupClient:
     def mark_up(self, path: str) -> None:
         """From the background thread: the server at ``path`` has answered a ping."""
         self._endpoint = f"ipc://{path}"
+        self._ups += 1
         self._up.set()
 
     def mark_down(self) -> None:
@@ -151,14 +156,16 @@ class LookupClient:
             return False
 
     def _open(self) -> zmq.Socket:
-        if self._socket is None or self._connected_to != self._endpoint:
+        if self._socket is None or self._connected_at != self._ups:
+            # After an outage always a new one: the old one may still wait to
+            # connect again, and what was asked on it is lost.
             self._drop_socket()
-            self._connected_to = self._endpoint
+            self._connected_at = self._ups
             # DEALER with an empty delimiter speaks REQ's wire format, without
             # REQ's lock-step: a late answer is recognised and thrown away.
             self._socket = self._context.socket(zmq.DEALER)
             self._socket.linger = 0
-            self._socket.connect(self._connected_to)
+            self._socket.connect(self._endpoint)
         return self._socket
 
     def _drop_socket(self) -> None:
@@ -180,7 +187,7 @@ class LookupClient:
                 _U32.pack(num_tokens),
                 _U16.pack(len(hashes[0]) if hashes else 0),
                 b"".join(hashes),
-                request_id.encode(),
+                wire_id(request_id).encode(),
                 _U64.pack(self._sequence),
             ],
             zmq.DONTWAIT,
@@ -206,11 +213,12 @@ class LookupClient:
 
     def _poll(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit | None:
         now = time.monotonic()
+        sock = self._open()
         entry = self._asked.get(request_id)
         if entry is None:
             self._send(request_id, num_tokens, hashes, now + ASYNC_DEADLINE_S)
             return None
-        self._drain(self._open())
+        self._drain(sock)
         if entry.hit is not None:
             self._forget(request_id)
             return entry.hit
@@ -234,6 +242,8 @@ class LookupClient:
                 return
             if len(frames) != 3 or len(frames[2]) != _TRAILER.size:
                 self.counters.malformed += 1
+                if frames[1:] == [_REFUSED]:
+                    self._refuse_oldest()
                 continue
             sequence, flags = _TRAILER.unpack(frames[2])
             entry = self._asked.get(self._by_sequence.get(sequence, ""))
@@ -247,6 +257,13 @@ class LookupClient:
             except ValueError:
                 self.counters.malformed += 1
                 entry.hit = MISS
+
+    def _refuse_oldest(self) -> None:
+        """The server could not serve a question and does not say which: it answers them in order."""
+        for entry in self._asked.values():
+            if entry.hit is None and not entry.again:
+                entry.hit = MISS
+                return
 
     def _forget(self, request_id: str) -> None:
         entry = self._asked.pop(request_id, None)

@@ -82,7 +82,9 @@ class Maintainer:
             warned, connected_at = False, time.monotonic()
             descriptors = link.watch_descriptors()
             with self._lock:
-                self._fresh = link
+                ended, self._fresh = self._fresh, link
+            if ended is not None:
+                ended.close()  # the engine slept through its whole life
             self.first_attempt.set()
             self._wait_for_end(descriptors)
             if time.monotonic() - connected_at > LONGEST_PAUSE_S:

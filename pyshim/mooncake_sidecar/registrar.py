@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar import paths
+from mooncake_sidecar.ids import wire_id
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.session import Session, SessionError, open_session
 
@@ -65,7 +66,7 @@ class Registrar:
 
     def release(self, request_ids: list[str]) -> None:
         """Have finished requests' leases released. Does not wait; may be dropped, leases run out by themselves."""
-        self._releases.extend(request_ids)
+        self._releases.extend(map(wire_id, request_ids))
         self._wake()
 
     def stop(self) -> None:

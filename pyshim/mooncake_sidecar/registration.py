@@ -116,6 +116,12 @@ class Registrant:
         session = open_session(wanted[1].socket, msg.ROLE_WORKER, self._engine_id, self._epoch, _WELCOME_S)
         board = None
         try:
+            if session.pidfd < 0:
+                raise SessionError(
+                    f"the process of mooncake-worker (pid {session.welcome.pid}) can't be watched from here, so that its "
+                    "death would go unnoticed and blocks would wait for it for ever; engine and daemon must share a "
+                    "pid namespace"
+                )
             if self._memory.by_address:
                 _allow_access(session.pid)
             board = JobBoard()

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mooncake_sidecar import messages as msg
+from mooncake_sidecar.ids import wire_id
 from mooncake_sidecar.jobs import JobCommand, StepCommands, block_ids
 from mooncake_sidecar.link import Link, Outcome
 
@@ -71,7 +72,7 @@ class WorkerRole:
         self._pump()
         if self._link is not None and (step.finished or step.preempted):
             # Before the step's jobs: an id may be used again.
-            self._link.notify(msg.Finished(step.finished, step.preempted))
+            self._link.notify(msg.Finished(list(map(wire_id, step.finished)), list(map(wire_id, step.preempted))))
         for command in step.loads:
             self._loading[command.job] = command
             if not self._submit(command, msg.KIND_LOAD):

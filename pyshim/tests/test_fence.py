@@ -391,3 +391,70 @@ def test_a_random_life(start_daemon, make_rank):
     rank.until(lambda: len(rank.stores) == len(stores) and len(rank.received) == len(loads))
     assert sorted(rank.received) == sorted(loads)
     assert rank.stores == dict.fromkeys(stores, 1)
+
+
+def test_a_daemon_whose_death_would_go_unnoticed_gets_no_jobs(start_daemon, make_rank, monkeypatch, caplog):
+    start_daemon()
+
+    def refuse(pid, flags=0):
+        raise OSError(22, "no such pid here")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    rank = make_rank()
+    rank.load(Request("first", 1), [5])
+    assert rank.received == ["first"] and not rank.role.ready
+    assert "share a pid namespace" in caplog.text.replace("\n", " ")
+
+
+def test_someone_elses_daemon_that_never_answers_is_complained_about_once(start_daemon, make_rank, caplog):
+    daemon, rank = start_daemon(), make_rank()
+    stored(rank)
+    daemon.stop()
+    rank.load(Request("second", 3), [7, 8, 9])
+    for _ in range(5):
+        rank.offset += 20
+        rank.step()
+    assert caplog.text.count("look after it") == 1 and rank.received == []
+    daemon.wake()
+    rank.until(lambda: rank.received)
+
+
+def test_a_long_request_id_does_not_end_the_session(start_daemon, make_rank):
+    daemon, rank = start_daemon(), make_rank()
+    name = "x" * 100_000
+    rank.step(StepCommands(finished=[name], preempted=[name]))
+    job = rank.store(Request(name, 1), [5])
+    rank.until(lambda: job in rank.stores)
+    stats = daemon.stats()
+    assert all(len(seen) <= 1024 for seen in [*stats["finished"], *stats["preempted"]])
+    rank.load(Request(name, 1), [7])
+    rank.until(lambda: rank.received)
+    assert rank.received == [name] and not rank.failed
+
+
+def test_a_session_that_nobody_took_is_closed():
+    """Daemons that come and go beside an idle engine must not use up its descriptors."""
+    closed, made = [], []
+
+    class Session:
+        def __init__(self):
+            self.ours, self.theirs = socket.socketpair()
+            made.append(self)
+
+        def watch_descriptors(self):
+            return os.dup(self.ours.fileno()), -1
+
+        def close(self):
+            closed.append(self)
+            self.ours.close()
+
+    maintainer = Maintainer(lambda stop: Session(), "fake")
+    maintainer.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while len(made) < 3:
+        assert time.monotonic() < deadline
+        for session in made:
+            session.theirs.close()
+        time.sleep(0.001)
+    maintainer.stop()
+    assert closed == made

@@ -190,3 +190,29 @@ def test_decode_random_payloads():
     for _ in range(5000):
         with contextlib.suppress(ValueError):
             decode_answer(rng.randbytes(rng.randrange(40)))
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_question_that_the_server_refuses_is_a_miss_and_no_outage(serve, asynchronous):
+    client, _ = serve(lambda f: [[b"\0"]], asynchronous=asynchronous)
+    assert ask_until_known(client)[-1] == MISS
+    assert client.up and client.counters.timeouts == 0
+
+
+def test_a_request_id_of_any_length_is_asked_for(serve):
+    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f)]])
+    assert client.ask("\u20ac" * 5000, 70, HASHES) == Hit(64)
+    assert client.ask("\u20ac" * 5001, 70, HASHES) == Hit(64)
+    first, second = (frames[4] for frames in server.seen)
+    assert len(first) <= 1024 and first != second
+
+
+def test_after_an_outage_nothing_of_the_old_connection_is_used(serve):
+    client, _ = serve(lambda f: [], asynchronous=True)
+    assert client.ask("a", 70, HASHES) is None
+    old, asked = client._socket, client._asked["a"]
+    client.mark_down()
+    client.mark_up(client._endpoint.removeprefix("ipc://"))
+    asked.deadline = 0.0  # long past: its answer is lost, which says nothing about the new server
+    assert client.ask("a", 70, HASHES) is None
+    assert client._socket is not old and client.up and client.counters.timeouts == 0

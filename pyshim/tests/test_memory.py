@@ -267,3 +267,17 @@ def test_a_specs_text_is_the_same_in_every_process():
     # It goes into the group's identity.
     assert repr(FULL) == repr(FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=8, dtype=torch.float32))
     assert " at 0x" not in repr(FULL) + repr(WINDOW)
+
+
+def test_a_closed_allocation_leaves_the_memory_to_its_tensors():
+    kv = kv_config(BLOCKS)
+    size = kv.kv_cache_tensors[0].size
+    with MemfdAllocation({size}) as allocation:
+        tensor = torch.zeros(size, dtype=torch.int8)
+    (region,) = allocation.regions
+    allocation.close()
+    allocation.close()
+    with pytest.raises(OSError):
+        os.fstat(region.fd)
+    tensor.fill_(3)
+    assert int(tensor[-1]) == 3
