@@ -3,6 +3,7 @@ package worker_test
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -390,5 +391,61 @@ func TestSeveralEnginesAtOnce(t *testing.T) {
 	a.conn.Close()
 	job = b.loadJob("p", ids(30, 5))
 	want(t, b.do(job), job.Job, connector.StatusOK, "")
+	r.settled()
+}
+
+// What was computed before a reset must not be stored after it, however late its
+// job comes to its turn.
+func TestQueuedStoreIsVoidAfterAReset(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	stored(t, e, 1)
+	r.gate.armed.Store(true)
+	running, queued := e.storeJob("q", ids(1, 2)), e.storeJob("r", ids(3, 2))
+	e.send(running)
+	<-r.gate.entered
+	e.send(queued)
+	e.ping() // it has arrived
+	r.store.Reset(1)
+	r.gate.armed.Store(false)
+	r.gate.proceed <- struct{}{}
+	want(t, expect[*connector.Result](e.peer), running.Job, connector.StatusFailed, "put_void")
+	want(t, expect[*connector.Result](e.peer), queued.Job, connector.StatusFailed, "put_void")
+	for _, prefix := range []string{"q", "r"} {
+		if r.store.Bytes(0, hashAt(prefix, 0), 0) != nil {
+			t.Errorf("blocks of %q from before the reset are there", prefix)
+		}
+	}
+	// What comes after it is stored.
+	next := e.storeJob("r", ids(3, 2))
+	if res := e.do(next); res.Status != connector.StatusOK || res.Chunks != 2 {
+		t.Errorf("%+v", res)
+	}
+	r.settled()
+}
+
+// Another engine's put may yet come to nothing: the request's next job asks
+// again.
+func TestShardUnderwayIsNotSaved(t *testing.T) {
+	r := newRig(t, nil)
+	a, b := r.engine(), r.engine()
+	stored(t, a, 1)
+	r.gate.armed.Store(true)
+	first := a.storeJob("q", ids(1, 2))
+	a.send(first)
+	<-r.gate.entered // with its puts granted
+	second := b.storeJob("q", ids(1, 2))
+	want(t, b.do(second), second.Job, connector.StatusOK, "")
+	a.giveUp(first.Job)
+	r.gate.armed.Store(false)
+	r.gate.proceed <- struct{}{}
+	want(t, expect[*connector.Result](a.peer), first.Job, connector.StatusCancelled, "cancelled")
+	for r.store.OpenPuts() > 0 { // they are revoked behind the result
+		runtime.Gosched()
+	}
+	second = b.storeJob("q", ids(1, 2))
+	if res := b.do(second); res.Status != connector.StatusOK || res.Chunks != 2 {
+		t.Errorf("the next job: %+v", res)
+	}
 	r.settled()
 }

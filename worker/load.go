@@ -196,6 +196,8 @@ func reasonOf(err error) string {
 		return reasonCopy
 	case errors.Is(err, errBadPlace):
 		return reasonBadPlace
+	case errors.Is(err, store.ErrStaleNamespace):
+		return reasonVoid
 	case isAway(err):
 		return reasonNoStore
 	}

@@ -30,10 +30,7 @@ func newNamespace(s store.Store, spec *kv.NamespaceSpec) *namespace {
 
 // open returns the namespace's name.
 func (n *namespace) open(ctx context.Context) (store.Namespace, error) {
-	n.mu.Lock()
-	opened, ns := n.mu.opened, n.mu.ns
-	n.mu.Unlock()
-	if opened {
+	if ns, opened := n.known(); opened {
 		return ns, nil
 	}
 	// Not under the lock: two pipelines may ask at once, and get one answer.
@@ -47,6 +44,13 @@ func (n *namespace) open(ctx context.Context) (store.Namespace, error) {
 	return ns, nil
 }
 
+// known returns the namespace's name if it is open.
+func (n *namespace) known() (ns store.Namespace, opened bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.mu.ns, n.mu.opened
+}
+
 // forget makes the next open ask again, unless somebody has done so.
 func (n *namespace) forget(stale store.Namespace) {
 	n.mu.Lock()
@@ -56,7 +60,16 @@ func (n *namespace) forget(stale store.Namespace) {
 	}
 }
 
+// renew opens the namespace again if stale still is its name. What arrives from
+// then on has the new name.
+func (n *namespace) renew(ctx context.Context, stale store.Namespace) error {
+	n.forget(stale)
+	_, err := n.open(ctx)
+	return err
+}
+
 // with makes a call under the namespace's name, once more when that is stale.
+// It is not for puts: see storing.startPart.
 func (n *namespace) with(ctx context.Context, call func(store.Namespace) error) error {
 	for attempt := 0; ; attempt++ {
 		ns, err := n.open(ctx)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 // job is one store or load. What is below the line is guarded by the queue.
@@ -17,8 +18,12 @@ type job struct {
 	store   *connector.StoreJob
 	bytes   int64
 	arrived time.Time
-	ctx     context.Context // done when the job is cancelled or the session ends
-	cancel  context.CancelFunc
+	// namespace is the name under which a store puts, if it was open when the job
+	// arrived.
+	namespace store.Namespace
+	named     bool
+	ctx       context.Context // done when the job is cancelled or the session ends
+	cancel    context.CancelFunc
 
 	answered bool
 }

@@ -42,6 +42,7 @@ func (n *session) take(msg any) error {
 	case *connector.StoreJob:
 		j := n.newJob(m.Job)
 		j.store = m
+		j.namespace, j.named = n.namespace.known()
 		j.bytes = sizeOf(m.Hashes, m.TokenIDs, m.Blocks) + int64(len(m.BoundaryPuts)*24)
 		return n.addStore(j)
 	case *connector.LoadJob:

@@ -91,6 +91,11 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 			case store.PutExists:
 				s.existing++
 				continue
+			case store.PutUnderway:
+				// It may come to nothing: the request's next job asks again.
+				s.existing++
+				s.missing[i] = true
+				continue
 			case store.PutNoSpace:
 				s.fail(i, reasonNoSpace)
 				continue
@@ -110,6 +115,9 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 	return copies, at, nil
 }
 
+// startPart asks for room under the name that the namespace had when the job
+// arrived, and no other: what was computed before a reset must not be stored
+// after it.
 func (s *storing) startPart(from, to int) (grants []store.PutGrant, err error) {
 	request := make([]store.PutItem, to-from)
 	for i := range request {
@@ -117,11 +125,17 @@ func (s *storing) startPart(from, to int) (grants []store.PutGrant, err error) {
 	}
 	ctx, cancel := s.n.srv.storeContext()
 	defer cancel()
-	err = s.n.namespace.with(ctx, func(ns store.Namespace) error {
-		grants, err = s.n.srv.cfg.Store.PutStart(ctx, ns, s.j.store.SaltTag, request)
-		s.ns = ns
-		return err
-	})
+	if !s.j.named {
+		if s.j.namespace, err = s.n.namespace.open(ctx); err != nil {
+			return nil, err
+		}
+		s.j.named = true
+	}
+	s.ns = s.j.namespace
+	grants, err = s.n.srv.cfg.Store.PutStart(ctx, s.ns, s.j.store.SaltTag, request)
+	if errors.Is(err, store.ErrStaleNamespace) {
+		return nil, errors.Join(err, s.n.namespace.renew(ctx, s.ns))
+	}
 	if err != nil {
 		return nil, err
 	}

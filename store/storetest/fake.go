@@ -98,6 +98,15 @@ func (f *FakeStore) spec(ns store.Namespace) (*kv.NamespaceSpec, error) {
 	return f.specs[i], nil
 }
 
+// current is spec for calls that a reset makes stale.
+func (f *FakeStore) current(ns store.Namespace) (*kv.NamespaceSpec, error) {
+	spec, err := f.spec(ns)
+	if err == nil && f.epochs[ns.ID-1] != ns.ResetEpoch {
+		err = store.ErrStaleNamespace
+	}
+	return spec, err
+}
+
 // OpenNamespace implements store.Store.
 func (f *FakeStore) OpenNamespace(ctx context.Context, spec *kv.NamespaceSpec) (store.Namespace, error) {
 	if err := f.enter(ctx, "OpenNamespace"); err != nil {
@@ -121,7 +130,7 @@ func (f *FakeStore) PutStart(ctx context.Context, ns store.Namespace, _ string, 
 		return nil, err
 	}
 	defer f.mu.Unlock()
-	spec, err := f.spec(ns)
+	spec, err := f.current(ns)
 	if err != nil {
 		return nil, err
 	}
@@ -134,8 +143,11 @@ func (f *FakeStore) PutStart(ctx context.Context, ns store.Namespace, _ string, 
 			c = &chunk{shards: map[uint32]*shard{}}
 			f.chunks[key] = c
 		}
-		if c.shards[it.Shard] != nil {
-			grants[i].Status = store.PutExists
+		if s := c.shards[it.Shard]; s != nil {
+			grants[i].Status = store.PutUnderway
+			if s.complete {
+				grants[i].Status = store.PutExists
+			}
 			continue
 		}
 		bytes := spec.Groups[it.Group].ShardBytes
@@ -226,7 +238,7 @@ func (f *FakeStore) Get(ctx context.Context, ns store.Namespace, lease store.Lea
 		return nil, err
 	}
 	defer f.mu.Unlock()
-	spec, err := f.spec(ns)
+	spec, err := f.current(ns)
 	if err != nil {
 		return nil, err
 	}
@@ -286,7 +298,7 @@ func (f *FakeStore) ReportFailed(ctx context.Context, ns store.Namespace, chunks
 		return err
 	}
 	defer f.mu.Unlock()
-	if _, err := f.spec(ns); err != nil {
+	if _, err := f.current(ns); err != nil {
 		return err
 	}
 	for _, c := range chunks {

@@ -21,6 +21,7 @@ func TestStore(t *testing.T, newStore func(t *testing.T) store.Store) {
 		"a chunk comes back as it was put":        roundTrip,
 		"a chunk is there only when it is whole":  wholeChunks,
 		"a put that exists is not granted again":  existing,
+		"a put under way is told from a stored":   underway,
 		"a revoked put leaves nothing":            revoked,
 		"a put in progress can't be read":         inProgress,
 		"an unknown reference is ignored":         unknownRefs,
@@ -177,6 +178,17 @@ func wholeChunks(_ *testing.T, u *user) {
 	u.expect(0, 1, false)
 	u.put(0, 0)
 	u.expect(0, 1, true)
+}
+
+func underway(t *testing.T, u *user) {
+	g := u.start(0, 0)
+	if again := u.start(0, 0); again.Status != store.PutUnderway {
+		t.Errorf("status %d, want underway", again.Status)
+	}
+	u.end(g.Ticket, 0)
+	if again := u.start(0, 0); again.Status != store.PutExists {
+		t.Errorf("status %d, want exists", again.Status)
+	}
 }
 
 func existing(t *testing.T, u *user) {
