@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"syscall"
@@ -19,6 +20,9 @@ const (
 	helloTimeout = 5 * time.Second
 	// maxSessions bounds the sessions at a time; a node has some tens of engines.
 	maxSessions = 512
+	// maxFirstSession keeps session numbers exact in whatever reads them as a
+	// floating-point number.
+	maxFirstSession = 1 << 52
 	// acceptPause keeps a listener that fails over and over (no descriptors left)
 	// from spinning.
 	acceptPause = 50 * time.Millisecond
@@ -68,6 +72,9 @@ type Server struct {
 // New makes a server.
 func New(cfg Config) *Server {
 	s := &Server{cfg: cfg}
+	// A number of an earlier daemon must not name a session of this one: a call
+	// that was meant for that one would be taken for this one's.
+	s.mu.number = rand.Uint64N(maxFirstSession)
 	s.mu.sessions = map[*Session]struct{}{}
 	s.mu.engines = map[string]*engine{}
 	return s

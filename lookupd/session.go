@@ -14,7 +14,8 @@ const writeTimeout = 5 * time.Second
 
 // Session is one peer's conversation.
 type Session struct {
-	// Number is unique for the daemon's life; it is the welcome's.
+	// Number is unique for the daemon's life, and never one of an earlier daemon
+	// but by a rare chance; it is the welcome's.
 	Number uint64
 	// Hello is what the peer said of itself.
 	Hello connector.Hello

@@ -242,3 +242,19 @@ func TestStopEndsSessions(t *testing.T) {
 		t.Errorf("the silent session got %v, want its end", err)
 	}
 }
+
+// A store client's call that was meant for a daemon before must not be taken for
+// one of a session with this one.
+func TestSessionNumbersDoNotRepeatAcrossDaemons(t *testing.T) {
+	var numbers [2]uint64
+	for i := range numbers {
+		s, err := New(Config{}).admit(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbers[i] = s.Number
+	}
+	if numbers[0] == numbers[1] {
+		t.Errorf("the first session of two daemons has the number %d", numbers[0])
+	}
+}

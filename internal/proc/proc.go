@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// ErrGone reports a process that does not exist, or is a zombie: its memory is
-// unmapped and it can do nothing any more.
+// ErrGone reports a process that does not exist, or is a zombie without threads:
+// its memory is unmapped and it can do nothing any more.
 var ErrGone = errors.New("process is gone")
 
 // StartTime returns when a process started, in clock ticks since boot
@@ -35,7 +35,14 @@ func parseStat(pid int, stat []byte) (uint64, error) {
 	if end < 0 || len(fields) < 20 {
 		return 0, fmt.Errorf("start time of pid %d: malformed stat", pid)
 	}
-	if state := fields[0][0]; state == 'Z' || state == 'X' {
+	// A zombie is a process whose first thread has ended; the others may run on,
+	// as they do for a moment after a kill. The last one has unmapped the memory
+	// before it is not counted any more.
+	threads, err := strconv.Atoi(string(fields[17]))
+	if err != nil {
+		return 0, fmt.Errorf("threads of pid %d: %w", pid, err)
+	}
+	if state := fields[0][0]; (state == 'Z' || state == 'X') && threads <= 1 {
 		return 0, fmt.Errorf("pid %d: %w", pid, ErrGone)
 	}
 	start, err := strconv.ParseUint(string(fields[19]), 10, 64)
