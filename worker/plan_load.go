@@ -49,7 +49,8 @@ func (r *rank) planLoad(job *connector.LoadJob) ([]loadItem, error) {
 	var items []loadItem
 	for g, group := range r.groups {
 		table := job.Blocks[g]
-		for chunk := ceilDiv(start, group.blockTokens); chunk < ceilDiv(job.TokenLen, group.blockTokens); chunk++ {
+		first, end := max(ceilDiv(start, group.blockTokens), masks[g].First), min(ceilDiv(job.TokenLen, group.blockTokens), masks[g].End())
+		for chunk := first; chunk < end; chunk++ {
 			if !masks[g].Has(chunk) {
 				continue
 			}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/internal/evict"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -206,4 +207,45 @@ func TestClientBelongsToItsProcess(t *testing.T) {
 		t.Error("the client counts as declared")
 	}
 	w.open(1, 4, 100, Declaration{})
+}
+
+// countingPolicy counts the questions for a victim.
+type countingPolicy struct {
+	evict.Policy
+	asked *int
+}
+
+func (p countingPolicy) Victim(inUse func(uint32) bool) (uint32, bool) {
+	*p.asked++
+	return p.Policy.Victim(inUse)
+}
+
+// TestFullClassIsSearchedOnce: a batch that finds no room does not look for it
+// item by item, with everybody else waiting.
+func TestFullClassIsSearchedOnce(t *testing.T) {
+	w := newWorld(t, 2<<20)
+	asked := 0
+	w.m.opts.NewPolicy = func(records int) evict.Policy { return countingPolicy{evict.NewLRU(records), &asked} }
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 1<<20, 1)) // two slots
+	items := make([]store.PutItem, 100)
+	for i := range items {
+		items[i].Hash = testHash(i)
+	}
+	grants, err := w.m.PutStart(s, ns, items)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, g := range grants {
+		if want := i < 2; (g.Status == store.PutGranted) != want || !want && g.Status != store.PutNoSpace {
+			t.Errorf("item %d: status %v", i, g.Status)
+		}
+	}
+	if asked > 2 {
+		t.Errorf("a victim was looked for %d times", asked)
+	}
+	if got := w.m.Stats().PutsNoSpace; got != 98 {
+		t.Errorf("%d puts without space, want 98", got)
+	}
+	w.m.validate(t)
 }

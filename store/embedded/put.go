@@ -38,17 +38,20 @@ func (m *Master) PutStart(session Session, n store.Namespace, items []store.PutI
 		return nil, err
 	}
 	grants := make([]store.PutGrant, len(items))
+	full := map[uint32]bool{}
 	for i := range items {
 		it := &items[i]
 		if int(it.Group) >= len(ns.groups) || it.Shard >= store.MaxShards || ns.groups[it.Group].complete>>it.Shard&1 == 0 {
 			return nil, fmt.Errorf("put of group %d shard %d: the namespace has no such shard", it.Group, it.Shard)
 		}
-		grants[i] = m.grantPutLocked(c, n.ID, &ns.groups[it.Group], it)
+		grants[i] = m.grantPutLocked(c, n.ID, &ns.groups[it.Group], it, full)
 	}
 	return grants, nil
 }
 
-func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, it *store.PutItem) store.PutGrant {
+// grantPutLocked answers one item. full has the slot sizes that this call found
+// no room for: nothing frees any under the lock, and looking is slow.
+func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, it *store.PutItem, full map[uint32]bool) store.PutGrant {
 	rec, known := m.findLocked(ns, it.Group, &it.Hash)
 	if known {
 		if m.live[rec].state >= livePartial {
@@ -67,6 +70,10 @@ func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, i
 		m.stats.PutsRefused++
 		return store.PutGrant{Status: store.PutRefused}
 	}
+	if full[g.slotBytes] {
+		m.stats.PutsNoSpace++
+		return store.PutGrant{Status: store.PutNoSpace}
+	}
 	if known {
 		// Making room must not evict the very chunk that the shard belongs to.
 		m.live[rec].puts++
@@ -83,6 +90,9 @@ func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, i
 	if !ok {
 		if known {
 			m.live[rec].puts--
+		} else {
+			// For a known chunk it says less: that one is spared in the search.
+			full[g.slotBytes] = true
 		}
 		m.stats.PutsNoSpace++
 		return store.PutGrant{Status: store.PutNoSpace}
