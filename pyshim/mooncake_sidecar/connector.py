@@ -145,7 +145,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
     def update_connector_output(self, connector_output: Any) -> None:
         report = connector_output.kv_connector_worker_meta
         if isinstance(report, SidecarWorkerMetadata):
-            self._scheduler.report(report.stores, report.failed, report.ready)
+            self._scheduler.report(report)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.request_finished_all_groups(request, (block_ids,))
@@ -248,7 +248,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_worker_meta(self) -> SidecarWorkerMetadata | None:
         report = self._worker.take_report() if self._worker is not None else None
-        return SidecarWorkerMetadata(*report) if report is not None else None
+        return SidecarWorkerMetadata(**vars(report)) if report is not None else None
 
     def _step(self) -> SidecarMetadata | None:
         metadata = self._connector_metadata

@@ -55,6 +55,28 @@ class StepCommands:
     preempted: list[str] = field(default_factory=list)
 
 
+@dataclass
+class Report:
+    """What the ranks say after a step."""
+
+    stores: dict[int, int] = field(default_factory=dict)
+    """Store job -> ranks that are through with it."""
+    failed: set[str] = field(default_factory=set)
+    """Requests of which a load failed on some rank."""
+    ready: dict[int, bool] = field(default_factory=dict)
+    """Rank -> whether its jobs are taken; ranks whose daemon is as before are left out."""
+    incomplete: set[int] = field(default_factory=set)
+    """Store jobs of which some rank has not saved everything."""
+
+    def add(self, other: "Report") -> None:
+        """Add another rank's report."""
+        for job, ranks in other.stores.items():
+            self.stores[job] = self.stores.get(job, 0) + ranks
+        self.failed |= other.failed
+        self.ready.update(other.ready)
+        self.incomplete |= other.incomplete
+
+
 def controls(params: Mapping[str, Any] | None) -> msg.Controls | None:
     """Per-request wishes of ``kv_transfer_params``; what is no number of tokens is no wish.
 

@@ -3,6 +3,10 @@
 A store job outlives the step that made it, and may outlive its request. Each
 block it may read carries one reference of the connector's from the first such
 job until every rank has acknowledged the last one.
+
+What every rank has saved need not be read again: later jobs of the request name,
+and hold, only what lies behind. So a job costs what is new in it, however long
+the request is, and a preempted request gives its blocks back.
 """
 
 from collections import deque
@@ -20,7 +24,7 @@ class PinSet:
     reference for each time it stands there; without outstanding jobs both are empty.
     """
 
-    __slots__ = ("held", "jobs", "leaving", "tables")
+    __slots__ = ("held", "jobs", "leaving", "saved", "tables")
 
     def __init__(self) -> None:
         self.jobs: dict[int, None] = {}
@@ -30,6 +34,8 @@ class PinSet:
         self.held: dict[int, None] = {}
         self.leaving: deque[tuple[int, list[int]]] = deque()
         """(last job that may read them, blocks) that have left the table since."""
+        self.saved = (0, 0)
+        """(era, tokens) that every rank has saved without a hole."""
 
 
 class PinLedger:
@@ -38,7 +44,8 @@ class PinLedger:
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._pool: Any = None
-        self._jobs: dict[int, tuple[PinSet, int]] = {}
+        self._jobs: dict[int, tuple[PinSet, int, tuple[int, int]]] = {}
+        self._era = 0
 
     def bind(self, pool: Any) -> None:
         """Set vLLM's block pool, before the first job."""
@@ -48,8 +55,21 @@ class PinLedger:
         """Jobs that some rank has not acknowledged."""
         return len(self._jobs)
 
-    def take(self, pins: PinSet, job: int, tables: Sequence[Sequence[int]], extra: Iterable[int] = ()) -> None:
+    def saved(self, pins: PinSet) -> int:
+        """Tokens of the run that need not be offered again."""
+        era, tokens = pins.saved
+        return tokens if era == self._era else 0
+
+    def new_era(self) -> None:
+        """A rank has lost or changed its daemon: what was saved is to be offered again."""
+        self._era += 1
+
+    def take(
+        self, pins: PinSet, job: int, tables: Sequence[Sequence[int]], extra: Iterable[int] = (), token_len: int = 0
+    ) -> None:
         """Hold, for ``job``, every non-null block of ``tables`` and ``extra``.
+
+        ``token_len`` is what the run will have saved if every rank does all of the job.
 
         Cost is that of the blocks that are new since the request's last
         outstanding job, as long as tables only grow.
@@ -59,7 +79,7 @@ class PinLedger:
             fresh = self._changed(pins, tables)
         pins.tables = tables
         pins.jobs[job] = None
-        self._jobs[job] = (pins, self._ranks)
+        self._jobs[job] = (pins, self._ranks, (self._era, token_len))
         new = dict.fromkeys(chain(fresh, extra))
         new.pop(NULL_BLOCK, None)
         new = {block: None for block in new if block not in pins.held}
@@ -67,15 +87,21 @@ class PinLedger:
             pins.held.update(new)
             self._pool.touch(list(map(self._pool.blocks.__getitem__, new)))
 
-    def acknowledge(self, job: int, ranks: int = 1) -> None:
-        """``ranks`` more ranks are through with the job. An unknown job is ignored."""
+    def acknowledge(self, job: int, ranks: int = 1, complete: bool = True) -> None:
+        """``ranks`` more ranks are through with the job, and have saved all of it or not.
+
+        An unknown job is ignored.
+        """
         entry = self._jobs.get(job)
         if entry is None:
             return
-        pins, left = entry
+        pins, left, reached = entry
+        if not complete:
+            reached = (0, 0)
         if left > ranks:
-            self._jobs[job] = (pins, left - ranks)
+            self._jobs[job] = (pins, left - ranks, reached)
             return
+        pins.saved = max(pins.saved, reached)
         del self._jobs[job]
         del pins.jobs[job]
         oldest = next(iter(pins.jobs), None)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mooncake_sidecar.jobs import JobCommand, StepCommands, StoreRequest, block_bytes, controls, load_frame, store_frame
+from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, StoreRequest, block_bytes, controls, load_frame, store_frame
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
@@ -149,14 +149,16 @@ class SchedulerRole:
         self._tails.clear()
         return step
 
-    def report(self, stores: dict[int, int], failed: set[str], ready: dict[int, bool]) -> None:
+    def report(self, report: Report) -> None:
         """``update_connector_output``: what the workers said."""
-        for job, ranks in stores.items():
-            self._pins.acknowledge(job, ranks)
-        for request_id in failed:
+        if report.ready:
+            self._pins.new_era()
+        for job, ranks in report.stores.items():
+            self._pins.acknowledge(job, ranks, job not in report.incomplete)
+        for request_id in report.failed:
             if (entry := self._entries.get(request_id)) is not None:
                 entry.failed = True
-        for rank, is_ready in ready.items():
+        for rank, is_ready in report.ready.items():
             if is_ready:
                 self._not_ready.pop(rank, None)
             else:
@@ -373,17 +375,19 @@ class SchedulerRole:
         """Number a store job, hold its blocks and pack it."""
         job = self._take_job()
         if what.token_len:
-            # Ranks may go back to where their last success was: hold the table
-            # from its start. States are stored from boundary puts alone.
-            what.tables = [[] if g in self._geometry.mamba_groups else t for g, t in enumerate(what.tables)]
-            held: Sequence[Sequence[int]] = [
-                table[: -(-what.token_len // tokens)]
-                for table, tokens in zip(what.tables, self._block_tokens, strict=True)
-            ]
+            # Ranks may go back to where their last success was, but not behind
+            # what all of them have: there the null block stands, which no one
+            # reads. States are stored from boundary puts alone.
+            saved = self._pins.saved(tracker.pins)
+            held = []
+            for group, (table, tokens) in enumerate(zip(what.tables, self._block_tokens, strict=True)):
+                mamba = group in self._geometry.mamba_groups
+                held.append([] if mamba else table[saved // tokens : -(-what.token_len // tokens)])
+                what.tables[group] = [] if mamba else [NULL_BLOCK] * (saved // tokens) + held[group]
         else:
             what.tables = [[] for _ in self._block_tokens]
             held = tracker.pins.tables or what.tables
-        self._pins.take(tracker.pins, job, held, [block for _, block, _ in what.boundary_puts])
+        self._pins.take(tracker.pins, job, held, [block for _, block, _ in what.boundary_puts], what.token_len)
         frame = store_frame(job, self._epoch, what, self._hash, self._block_tokens)
         return JobCommand(job, what.request.request_id, frame)
 

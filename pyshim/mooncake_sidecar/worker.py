@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.ids import wire_id
-from mooncake_sidecar.jobs import JobCommand, StepCommands, block_ids
+from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, block_ids
 from mooncake_sidecar.link import Link, Outcome
 
 logger = logging.getLogger("vllm.mooncake_sidecar.worker")
@@ -58,9 +58,9 @@ class WorkerRole:
         self._loading: dict[int, JobCommand] = {}
         self._found = Transfers()
         self._bad_blocks: set[int] = set()
-        self._stores: dict[int, int] = {}
-        self._failed: set[str] = set()
+        self._report = Report()
         self._ready: bool | None = None
+        self._renewed = False
 
     @property
     def ready(self) -> bool:
@@ -84,7 +84,7 @@ class WorkerRole:
         for command in step.stores:
             if not self._submit(command, msg.KIND_STORE):
                 self._count("stores_refused", 1)
-                self._stores[command.job] = 1
+                self._store_ended(command.job, complete=False)
 
     def poll(self) -> Transfers:
         """``get_transfer_results``: requests whose load is over since the last call."""
@@ -97,15 +97,15 @@ class WorkerRole:
         bad, self._bad_blocks = self._bad_blocks, set()
         return bad
 
-    def take_report(self) -> tuple[dict[int, int], set[str], dict[int, bool]] | None:
-        """For ``build_connector_worker_meta``: (stores, failed requests, readiness), None if nothing changed."""
-        ready = self.ready
-        changed = ready != self._ready or bool(self._failed)
-        if not self._stores and not changed:
+    def take_report(self) -> Report | None:
+        """``build_connector_worker_meta``: None if nothing happened."""
+        ready, report = self.ready, self._report
+        if ready != self._ready or self._renewed or report.failed:
+            report.ready[self._rank] = ready
+        elif not report.stores:
             return None
-        report = (self._stores, self._failed, {self._rank: ready} if changed else {})
-        self._ready = ready
-        self._stores, self._failed = {}, set()
+        self._ready, self._renewed = ready, False
+        self._report = Report()
         return report
 
     def close(self) -> None:
@@ -127,7 +127,7 @@ class WorkerRole:
         if (fresh := self._take_link()) is not None:
             if self._link is not None:
                 self._old.append(self._link)
-            self._link = fresh
+            self._link, self._renewed = fresh, True
         if self._link is not None:
             self._collect(self._link.pump(now))
         if self._old:
@@ -145,16 +145,21 @@ class WorkerRole:
             if outcome.status != msg.STATUS_OK:
                 self._count(f"{outcome.kind}s_{outcome.status}", 1)
             if outcome.kind == msg.KIND_STORE:
-                self._stores[outcome.job] = 1
+                self._store_ended(outcome.job, outcome.status == msg.STATUS_OK)
             else:
                 self._load_ended(outcome.job, outcome.status, outcome.failed)
+
+    def _store_ended(self, job: int, complete: bool) -> None:
+        self._report.stores[job] = 1
+        if not complete:
+            self._report.incomplete.add(job)
 
     def _load_ended(self, job: int, status: str, failed: bytes) -> None:
         command = self._loading.pop(job)
         self._found.received.add(command.request)
         if status == msg.STATUS_OK and not failed:
             return
-        self._failed.add(command.request)
+        self._report.failed.add(command.request)
         if not self._by_block:
             self._found.failed.add(command.request)
             return

@@ -136,7 +136,7 @@ class Engine:
         self.scheduler.add_request(request)
         return request
 
-    def step(self, received=(), bad=(), acknowledge=True, ready=None, failed=()):
+    def step(self, received=(), bad=(), acknowledge=True, ready=None, failed=(), incomplete=()):
         """One step. All stores sent so far are acknowledged, unless told otherwise."""
         output = self.scheduler.schedule()
         self.output = output
@@ -147,7 +147,7 @@ class Engine:
         if acknowledge:
             done = dict.fromkeys(self.running_stores, 1)
             self.running_stores = []
-        report = SidecarWorkerMetadata(done, set(failed), ready or {})
+        report = SidecarWorkerMetadata(done, set(failed), ready or {}, set(incomplete))
         names = list(output.num_scheduled_tokens)
         sampled = []
         for name in names:

@@ -13,7 +13,7 @@ from conftest import make_geometry
 from mooncake_sidecar import config
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.board import sealed_memfd
-from mooncake_sidecar.jobs import JobCommand, StepCommands, StoreRequest, block_bytes, load_frame, store_frame
+from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, StoreRequest, block_bytes, load_frame, store_frame
 from mooncake_sidecar.maintainer import Maintainer
 from mooncake_sidecar.namespace import Ranks
 from mooncake_sidecar.registration import Memory, Registrant
@@ -63,7 +63,7 @@ class Rank:
             clock=lambda: time.monotonic() + self.offset,
         )
         self.jobs = 0
-        self.received, self.failed, self.bad, self.stores = [], set(), set(), {}
+        self.received, self.failed, self.bad, self.stores, self.incomplete = [], set(), set(), {}, set()
         self.maintainer.start()
         self.maintainer.first_attempt.wait(PATIENCE_S)
 
@@ -104,8 +104,9 @@ class Rank:
         self.bad |= self.role.take_bad_blocks()
         report = self.role.take_report()
         if report is not None:
-            for job, ranks in report[0].items():
+            for job, ranks in report.stores.items():
                 self.stores[job] = self.stores.get(job, 0) + ranks
+            self.incomplete |= report.incomplete
         return report
 
     def until(self, condition):
@@ -188,7 +189,7 @@ def test_without_a_daemon_jobs_end_in_their_own_step(make_rank):
 
 def test_readiness_is_reported_when_it_changes(start_daemon, make_rank):
     daemon, rank = start_daemon(), make_rank()
-    assert rank.step() == ({}, set(), {0: True})
+    assert rank.step() == Report(ready={0: True})
     assert rank.step() is None
     daemon.kill()
     rank.until(lambda: not rank.role.ready)
@@ -240,7 +241,7 @@ def test_a_stopped_daemon_of_someone_else_is_waited_for(start_daemon, make_rank)
     rank.load(Request("third", 1), [5])
     assert rank.received == ["third"] and rank.bad == {5}
     other = rank.store(Request("fourth", 1), [6])
-    assert other in rank.stores
+    assert other in rank.stores and rank.incomplete == {other}
     daemon.wake()
     rank.until(lambda: "second" in rank.received)
     assert rank.bad == {5, 7, 8, 9}
@@ -299,6 +300,7 @@ def test_a_store_that_takes_too_long_is_given_up(start_daemon, make_rank):
     assert rank.stores == {}
     rank.offset += 2
     rank.until(lambda: job in rank.stores)
+    assert rank.incomplete == {job}
     assert daemon.stats()["chunks"] == 0
 
 
@@ -349,7 +351,7 @@ def test_without_a_store_jobs_fail_and_the_rank_is_not_ready(start_daemon, make_
     daemon = start_daemon()
     daemon.order(store_ready=False)
     rank = make_rank()
-    assert rank.step() == ({}, set(), {0: False})
+    assert rank.step() == Report(ready={0: False})
     rank.load(Request("a", 1), [4])
     rank.until(lambda: rank.received)
     assert rank.bad == {4}

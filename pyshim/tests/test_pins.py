@@ -86,6 +86,27 @@ def test_unknown_and_repeated_acknowledgements_change_nothing(ledger, pool):
     assert pool.held() == set() and len(ledger) == 0
 
 
+def test_saved_is_what_every_rank_did_completely(ledger):
+    pins = PinSet()
+    ledger.take(pins, 1, [[1, 2]], token_len=32)
+    ledger.acknowledge(1, 1)
+    assert ledger.saved(pins) == 0
+    ledger.acknowledge(1, 1)
+    assert ledger.saved(pins) == 32
+    ledger.take(pins, 2, [[3]], token_len=48)
+    ledger.acknowledge(2, 1, complete=False)
+    ledger.acknowledge(2, 1)
+    assert ledger.saved(pins) == 32
+    ledger.take(pins, 3, [[3]], token_len=48)
+    ledger.new_era()
+    assert ledger.saved(pins) == 0
+    ledger.acknowledge(3, 2)
+    assert ledger.saved(pins) == 0, "the job began before the loss"
+    ledger.take(pins, 4, [[1, 2, 3]], token_len=48)
+    ledger.acknowledge(4, 2)
+    assert ledger.saved(pins) == 48
+
+
 def test_random_histories_against_a_naive_model():
     """A block must be held while a job that names it is outstanding, and nothing must be held without jobs."""
     for seed in range(300):

@@ -44,7 +44,10 @@ def test_each_boundary_is_saved_once_as_it_is_computed(make_engine):
     assert last["req"] == "a" and last["prompt_len"] == 150 and last["prefill_end"] == 150
     assert last["completed"] == 150 and last["event"] == -1
     assert last["hash_len"] == 32 and last["hashes"] == b"".join(request.block_hashes[:9])
-    assert len(block_ids(last["blocks"][0])) == 9 and 0 not in block_ids(last["blocks"][0])
+    # What every rank has saved is not offered again; null blocks keep its place.
+    tables = [block_ids(f["blocks"][0]) for f in frames]
+    assert [len(table) for table in tables] == [4, 8, 9]
+    assert [[i for i, block in enumerate(table) if block] for table in tables] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
     engine.drain()
     assert engine.used() == 0
 
@@ -205,6 +208,39 @@ def test_blocks_outlive_their_request_until_every_job_is_acknowledged(make_engin
     assert engine.used() == 0 and not engine.connector.has_pending_push_work()
 
 
+@pytest.mark.parametrize("loss", ["not acknowledged", "incomplete", "another daemon"])
+def test_what_some_rank_may_lack_is_offered_again(make_engine, loss):
+    engine = make_engine(budget=64)
+    engine.add("a", 150, max_tokens=4)
+    lost = {
+        "not acknowledged": {"acknowledge": False},
+        "incomplete": {"incomplete": {1}},
+        "another daemon": {"ready": {0: True}},
+    }[loss]
+    (first,) = engine.step(**({} if loss == "another daemon" else lost)).stores
+    if loss == "another daemon":
+        engine.step(**lost)
+        expected = 6  # told with the step that the second job went out in
+    else:
+        expected = 8
+    tables = [block_ids(frame(c)["blocks"][0]) for c in engine.step().stores]
+    assert first.job == 1 and 0 not in tables[-1]
+    assert len(tables[-1]) >= expected
+    engine.drain()
+    assert engine.used() == 0
+
+
+def test_only_blocks_that_a_job_may_read_are_held(make_engine):
+    engine = make_engine(budget=64)
+    engine.add("a", 150, max_tokens=4)
+    engine.step()
+    (second,) = engine.step(acknowledge=False).stores
+    held = {b.block_id for b in engine.pool.blocks if b.ref_cnt == 2 and not b.is_null}
+    assert held == set(block_ids(frame(second)["blocks"][0])) - {0} and len(held) == 4
+    engine.drain()
+    assert engine.used() == 0
+
+
 def test_jobs_hold_each_block_once(make_engine):
     engine = make_engine(budget=32)
     engine.add("a", 120, max_tokens=1)
@@ -247,7 +283,8 @@ def test_preemption_in_a_small_cache(make_engine):
         preempted += commands.preempted
         lengths += [(c.request, frame(c)["token_len"]) for c in commands.stores]
         for command in commands.stores:
-            assert 0 not in block_ids(frame(command)["blocks"][0])
+            table = block_ids(frame(command)["blocks"][0])
+            assert table[-1] and 0 not in table[table.count(0) :], "only what is saved may be left out"
     assert not engine.scheduler.has_requests()
     assert preempted, "the cache was not small enough to prove anything"
     saved = {name: [n for r, n in lengths if r == name] for name in preempted}

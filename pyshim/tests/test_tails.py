@@ -9,6 +9,7 @@ import pytest
 from conftest import make_geometry
 from test_pins import Pool
 
+from mooncake_sidecar.jobs import Report
 from mooncake_sidecar.lookup import MISS
 from mooncake_sidecar.messages import GroupSpec
 from mooncake_sidecar.scheduler import SchedulerRole
@@ -87,7 +88,7 @@ def test_the_tail_goes_with_the_save_that_covers_the_prompt():
     assert sent["blocks"][2] == b"" and len(sent["hashes"]) == 10 * 32
     assert len(sent["salt_tag"]) == 16 and sent["salt_tag"] != "salt"
     assert pool.held() == {1, 2, 11, 12, 13, 14, 3, 15}
-    made.report({command.job: 1}, set(), {})
+    made.report(Report({command.job: 1}))
     assert pool.held() == set()
 
 
@@ -108,7 +109,7 @@ def test_a_tail_finished_with_its_request_is_held_and_sent_with_the_next_step():
     req = request(43)
     made.match(req, 0)
     first = made.commands(step(new=43, scheduled=43, tables=TABLES)).stores
-    made.report({command.job: 1 for command in first}, set(), {})
+    made.report(Report({command.job: 1 for command in first}))
     assert made.finished_tail(req, TABLES, [(2, 23, 40)]) is False
     assert pool.held() == {3, 15, 23} and made.pending
     commands = made.commands(step(finished=["r"]))
@@ -116,7 +117,7 @@ def test_a_tail_finished_with_its_request_is_held_and_sent_with_the_next_step():
     # Retired one step later: workers retire before they take a step's jobs.
     assert commands.finished == []
     assert made.commands(step()).finished == ["r"]
-    made.report({commands.stores[0].job: 1}, set(), {})
+    made.report(Report({commands.stores[0].job: 1}))
     assert pool.held() == set() and not made.pending
 
 
@@ -126,7 +127,7 @@ def test_tails_that_can_not_be_used_are_left(offers):
     req = request(43)
     made.match(req, 0)
     first = made.commands(step(new=43, scheduled=43, tables=TABLES)).stores
-    made.report({command.job: 1 for command in first}, set(), {})
+    made.report(Report({command.job: 1 for command in first}))
     assert made.finished_tail(req, TABLES, offers) is False
     assert pool.held() == set() and not made.pending
 
