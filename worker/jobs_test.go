@@ -449,3 +449,23 @@ func TestShardUnderwayIsNotSaved(t *testing.T) {
 	}
 	r.settled()
 }
+
+// A block that a job saves twice, as a boundary put and as a chunk, leaves no
+// hole.
+func TestBoundaryPutOfAWholeChunk(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	job := e.storeJob("p", ids(1, 3))
+	job.BoundaryPuts = [][3]int{{0, 3, 3 * tokens}}
+	if res := e.do(job); res.Status != connector.StatusOK || res.Chunks != 3 {
+		t.Errorf("%+v", res)
+	}
+	before := len(r.store.Puts())
+	job = e.storeJob("p", ids(1, 4))
+	if res := e.do(job); res.Status != connector.StatusOK || res.Chunks != 1 {
+		t.Errorf("%+v", res)
+	}
+	if got := r.store.Puts()[before:]; len(got) != 1 || got[0].Depth != 3 {
+		t.Errorf("the next job asked for %+v", got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -17,8 +18,10 @@ type storing struct {
 	// 0 for none. Ticket 0 is told apart by open.
 	tickets []uint64
 	open    []bool
-	// missing marks the items that are not in the store.
+	// missing marks the items that are not in the store, underway lists those that
+	// an open put brings, which may be one of ours.
 	missing  []bool
+	underway []int
 	stored   int
 	existing int
 	bytes    int64
@@ -71,7 +74,32 @@ func (s *storing) run() error {
 	if s.n.isCancelled(s.j) {
 		return errCancelled
 	}
-	return s.publish(copies, at)
+	if err := s.publish(copies, at); err != nil {
+		return err
+	}
+	s.settle()
+	return nil
+}
+
+// settle finds the items that were underway by a put of this very job, which is
+// published: a block may be saved as a chunk and as a boundary.
+func (s *storing) settle() {
+	if len(s.underway) == 0 {
+		return
+	}
+	type key struct {
+		group uint32
+		hash  kv.Hash
+	}
+	here := map[key]bool{}
+	for i, missing := range s.missing {
+		if !missing {
+			here[key{s.items[i].put.Group, s.items[i].put.Hash}] = true
+		}
+	}
+	for _, i := range s.underway {
+		s.missing[i] = !here[key{s.items[i].put.Group, s.items[i].put.Hash}]
+	}
 }
 
 // start asks for room. It returns the copies to make and the item of each.
@@ -95,6 +123,7 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 				// It may come to nothing: the request's next job asks again.
 				s.existing++
 				s.missing[i] = true
+				s.underway = append(s.underway, i)
 				continue
 			case store.PutNoSpace:
 				s.fail(i, reasonNoSpace)

@@ -293,10 +293,33 @@ func (m *Master) Reset(id store.NamespaceID) error {
 			m.voidPutLocked(p)
 		}
 	}
+	m.disownLocked(id)
 	for rec := range m.fresh {
 		if m.live[rec].state >= livePartial && store.NamespaceID(m.seg.peekRecord(rec).namespace) == id {
 			m.dropLocked(rec, RemovedReset)
 		}
 	}
 	return nil
+}
+
+// disownLocked parts the leases and the reads of a namespace from its records in
+// one pass; dropping a record with some would look through all, for each record.
+func (m *Master) disownLocked(id store.NamespaceID) {
+	within := func(rec uint32) bool { return store.NamespaceID(m.seg.peekRecord(rec).namespace) == id }
+	for _, g := range m.leases.byHolder {
+		g.records = slices.DeleteFunc(g.records, func(rec uint32) bool {
+			if !within(rec) {
+				return false
+			}
+			m.live[rec].leases--
+			return true
+		})
+	}
+	for ref, r := range m.reads {
+		if !r.orphan && within(r.record) {
+			m.live[r.record].readers--
+			r.orphan = true
+			m.reads[ref] = r
+		}
+	}
 }
