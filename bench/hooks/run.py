@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
+import shutil
 import sys
 import tempfile
 import time
@@ -94,12 +95,16 @@ def main() -> int:
             environment |= master.environment if name == "in_tree" else {}
             print(f"starting vLLM with {name}", file=sys.stderr, flush=True)
             engines[name] = Engine(model, work / name, connector=flag, environment=environment).wait_ready()
-        rounds = [measure(engines, times, Prompts(model, seed=100 + i), options.prompts) for i in range(options.rounds)]
+        rounds = []
+        for i in range(options.rounds):
+            print(f"round {i + 1} of {options.rounds}", file=sys.stderr, flush=True)
+            rounds.append(measure(engines, times, Prompts(model, seed=100 + i), options.prompts))
     finally:
         for engine in engines.values():
             engine.kill()
         daemons.close()
         master.__exit__()
+        shutil.rmtree(work, ignore_errors=True)
     report = summary(rounds)
     print(text(report))
     if options.json:
