@@ -9,7 +9,7 @@ import logging
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -74,8 +74,10 @@ class _Asked:
 class LookupClient:
     """Used by the scheduler's thread, except for ``mark_up``, ``ping`` and ``wake``."""
 
-    def __init__(self, timeout_ms: int, asynchronous: bool) -> None:
+    def __init__(self, timeout_ms: int, asynchronous: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._timeout_s = timeout_ms / 1000
+        self._clock = clock
+        self._waited_s = 0.0
         self._asynchronous = asynchronous
         self._context = zmq.Context()
         self._socket: zmq.Socket | None = None
@@ -109,7 +111,8 @@ class LookupClient:
     def ask(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit | None:
         """How much of the request is stored; None: not known yet, ask again next step.
 
-        None is only ever answered to an asynchronous client.
+        A synchronous client answers None when the step has waited for one
+        deadline in all, so that many slow answers do not hold it up.
         """
         if not self._up.is_set():
             self.counters.skipped += 1
@@ -118,10 +121,16 @@ class LookupClient:
         try:
             if self._asynchronous:
                 return self._poll(request_id, num_tokens, hashes)
+            if self._waited_s >= self._timeout_s:
+                return None
             return self._wait(request_id, num_tokens, hashes)
         except zmq.ZMQError as error:
             self._fail(f"lookup failed: {error}")
             return MISS
+
+    def new_step(self) -> None:
+        """The scheduler's step is over: the next one may wait again."""
+        self._waited_s = 0.0
 
     def discard(self, request_id: str) -> None:
         """Forget a request that has ended."""
@@ -197,22 +206,24 @@ class LookupClient:
         return entry
 
     def _wait(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit:
-        deadline = time.monotonic() + self._timeout_s
+        began = self._clock()
+        deadline = began + self._timeout_s
         entry = self._send(request_id, num_tokens, hashes, deadline)
         sock = self._open()
         while entry.hit is None and not entry.again:
             # Rounded up: a poll of 0 ms would spin through the last millisecond.
-            left_ms = int((deadline - time.monotonic()) * 1000 + 0.999)
+            left_ms = int((deadline - self._clock()) * 1000 + 0.999)
             if left_ms <= 0 or not sock.poll(left_ms):
                 self.counters.timeouts += 1
                 self._fail(f"lookup was not answered within {self._timeout_s * 1000:.0f} ms")
                 return MISS
             self._drain(sock)
+        self._waited_s += self._clock() - began
         self._forget(request_id)
         return entry.hit or MISS
 
     def _poll(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit | None:
-        now = time.monotonic()
+        now = self._clock()
         sock = self._open()
         entry = self._asked.get(request_id)
         if entry is None:

@@ -128,6 +128,7 @@ class SchedulerRole:
     def commands(self, output: Any) -> StepCommands:
         """``build_connector_meta``: this step's jobs."""
         step = StepCommands()
+        self._lookup.new_step()
         self._retire(output, step)
         for request_id in self._armed:
             entry = self._entries.get(request_id)

@@ -40,6 +40,9 @@ class StubLookup:
         tokens = self.hits.get(request_id, 0)
         return None if tokens is None else Hit(tokens) if tokens else MISS
 
+    def new_step(self):
+        pass
+
     def discard(self, request_id):
         self.hits.pop(request_id, None)
 

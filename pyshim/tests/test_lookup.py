@@ -216,3 +216,20 @@ def test_after_an_outage_nothing_of_the_old_connection_is_used(serve):
     asked.deadline = 0.0  # long past: its answer is lost, which says nothing about the new server
     assert client.ask("a", 70, HASHES) is None
     assert client._socket is not old and client.up and client.counters.timeouts == 0
+
+
+def test_many_slow_answers_hold_up_a_step_no_longer_than_one_deadline(serve):
+    """Each may come in time: together they must not. What was not asked is asked in the next step."""
+    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f)]], timeout_ms=50)
+    now = [100.0]
+
+    def clock():
+        now[0] += 0.012  # each look at the clock is a slow answer
+        return now[0]
+
+    client._clock = clock
+    answers = [client.ask(str(i), 70, HASHES) for i in range(50)]
+    asked = len(server.seen)
+    assert 1 <= asked <= 4 and answers[:asked] == [Hit(64)] * asked and set(answers[asked:]) == {None}
+    client.new_step()
+    assert client.ask("next", 70, HASHES) == Hit(64) and client.up
