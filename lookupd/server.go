@@ -121,6 +121,11 @@ func (s *Server) handle(ctx context.Context, conn Conn) {
 	defer func() { _ = conn.Close() }() // its end is not news
 	session, err := s.open(conn)
 	if err != nil {
+		if errors.Is(err, io.EOF) {
+			// Somebody looked whether we listen.
+			s.cfg.Log.Debug("connection without a hello")
+			return
+		}
 		s.refused.refused.Add(1)
 		s.cfg.Log.Warn("session refused", "error", err)
 		return
