@@ -160,7 +160,8 @@ type Store interface {
 	// answer means that the put was void (reset, or reclaimed) and the bytes
 	// were dropped.
 	PutEnd(ctx context.Context, ns Namespace, commits []PutCommit) ([]bool, error)
-	// PutRevoke gives granted room back.
+	// PutRevoke gives granted room back. A ticket that is unknown or whose put has
+	// ended is ignored.
 	PutRevoke(ctx context.Context, ns Namespace, tickets []uint64) error
 
 	// Get takes a reference on each shard that is there. lease names the

@@ -26,6 +26,7 @@ const (
 	reasonCopy       = "copy_failed"  // the engine's memory could not be reached
 	reasonNoSpace    = "no_space"     // the store is full
 	reasonRefused    = "put_refused"  // the store takes no such put at present
+	reasonUnderway   = "underway"     // another engine is storing the same at present
 	reasonVoid       = "put_void"     // the put was reset or reclaimed meanwhile
 	reasonBadPlace   = "bad_location" // the store named memory that is not there
 )

@@ -98,7 +98,12 @@ func (s *storing) settle() {
 		}
 	}
 	for _, i := range s.underway {
-		s.missing[i] = !here[key{s.items[i].put.Group, s.items[i].put.Hash}]
+		if here[key{s.items[i].put.Group, s.items[i].put.Hash}] {
+			s.missing[i] = false
+			s.existing++
+		} else {
+			s.fail(i, reasonUnderway)
+		}
 	}
 }
 
@@ -121,7 +126,6 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 				continue
 			case store.PutUnderway:
 				// It may come to nothing: the request's next job asks again.
-				s.existing++
 				s.missing[i] = true
 				s.underway = append(s.underway, i)
 				continue
@@ -192,16 +196,12 @@ func (s *storing) publish(copies []ShardCopy, at []int) error {
 		ctx, cancel := s.n.srv.storeContext()
 		published, err := s.n.srv.cfg.Store.PutEnd(ctx, s.ns, commits)
 		cancel()
-		for k := range commits {
-			// Ended one way or the other, and after an error nobody knows which:
-			// a revocation could only hit what was published.
-			s.open[at[from+k]] = false
-		}
 		if err != nil {
-			return err
+			return err // they are revoked: a put that was ended ignores it
 		}
 		for k := range commits {
 			i := at[from+k]
+			s.open[i] = false
 			if k >= len(published) || !published[k] {
 				s.fail(i, reasonVoid)
 				continue

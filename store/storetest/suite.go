@@ -23,6 +23,7 @@ func TestStore(t *testing.T, newStore func(t *testing.T) store.Store) {
 		"a put that exists is not granted again":  existing,
 		"a put under way is told from a stored":   underway,
 		"a revoked put leaves nothing":            revoked,
+		"a put that has ended is not revoked":     revokedLate,
 		"a put in progress can't be read":         inProgress,
 		"an unknown reference is ignored":         unknownRefs,
 		"an unknown ticket publishes nothing":     unknownTickets,
@@ -210,6 +211,17 @@ func revoked(t *testing.T, u *user) {
 	u.put(0, 0)
 	u.put(0, 1)
 	u.expect(0, 0, true)
+}
+
+func revokedLate(t *testing.T, u *user) {
+	u.put(0, 0)
+	g := u.start(0, 1)
+	copy(u.memory(g.Place), shardOf(0, 1))
+	u.end(g.Ticket, Sum(shardOf(0, 1)))
+	if err := u.s.PutRevoke(context.Background(), u.ns, []uint64{g.Ticket}); err != nil {
+		t.Fatal(err)
+	}
+	u.expect(0, 1, true)
 }
 
 func inProgress(_ *testing.T, u *user) {

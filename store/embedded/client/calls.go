@@ -120,6 +120,9 @@ func (c *Client) PutEnd(ctx context.Context, ns store.Namespace, commits []store
 	}
 	reply, err := c.rpc.PutEnd(ctx, req)
 	if err != nil {
+		// Refused or not: what is not ended is open at the master, which we do not
+		// hold any more.
+		c.endSession(session.GetNumber())
 		return nil, c.fail(session, "put_end", err)
 	}
 	if len(reply.GetPublished()) != len(known) {
