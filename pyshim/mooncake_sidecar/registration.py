@@ -118,9 +118,9 @@ class Registrant:
         try:
             if session.pidfd < 0:
                 raise SessionError(
-                    f"the process of mooncake-worker (pid {session.welcome.pid}) can't be watched from here, so that its "
-                    "death would go unnoticed and blocks would wait for it for ever; engine and daemon must share a "
-                    "pid namespace"
+                    f"the process of mooncake-worker (pid {session.welcome.pid}) can't be watched from here, so that "
+                    "its death would go unnoticed and blocks would wait for it for ever; engine and daemon must share "
+                    "a pid namespace"
                 )
             if self._memory.by_address:
                 _allow_access(session.pid)

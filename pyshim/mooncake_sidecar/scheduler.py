@@ -10,7 +10,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, StoreRequest, block_bytes, controls, load_frame, store_frame
+from mooncake_sidecar.jobs import (
+    JobCommand,
+    Report,
+    StepCommands,
+    StoreRequest,
+    block_bytes,
+    controls,
+    load_frame,
+    store_frame,
+)
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
