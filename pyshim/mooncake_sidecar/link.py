@@ -304,8 +304,8 @@ class Link:
         elif not self._session.welcome.autostarted and not self._stuck and now - oldest >= _STUCK_AFTER_S:
             self._stuck = True
             logger.error(
-                "mooncake-worker (pid %d) has left %d cancelled job(s) unanswered for %.0f s. Their blocks and "
-                "requests wait until it answers or ends; it was not started by this engine: look after it, or restart it",
+                "mooncake-worker (pid %d) has left %d cancelled job(s) unanswered for %.0f s. Their blocks "
+                "and requests wait until it answers or ends. This engine did not start it: look after it or restart it",
                 self._session.pid,
                 len(self._unfenced),
                 now - oldest,

@@ -58,6 +58,7 @@ class WorkerRole:
         self._loading: dict[int, JobCommand] = {}
         self._found = Transfers()
         self._bad_blocks: set[int] = set()
+        self._owed: StepCommands | None = None
         self._report = Report()
         self._ready: bool | None = None
         self._renewed = False
@@ -70,6 +71,10 @@ class WorkerRole:
     def start_loads(self, step: StepCommands) -> None:
         """``start_load_kv``."""
         self._pump()
+        if self._owed is not None:
+            # The last step's hook was left out: its bytes are final by now.
+            self.start_stores(self._owed)
+        self._owed = step
         if self._link is not None and (step.finished or step.preempted):
             # Before the step's jobs: an id may be used again.
             self._link.notify(msg.Finished(list(map(wire_id, step.finished)), list(map(wire_id, step.preempted))))
@@ -81,6 +86,7 @@ class WorkerRole:
 
     def start_stores(self, step: StepCommands) -> None:
         """``wait_for_save``: the step's bytes are final."""
+        self._owed = None
         for command in step.stores:
             if not self._submit(command, msg.KIND_STORE):
                 self._count("stores_refused", 1)

@@ -460,3 +460,16 @@ def test_a_session_that_nobody_took_is_closed():
         time.sleep(0.001)
     maintainer.stop()
     assert closed == made
+
+
+def test_a_step_without_wait_for_save_is_made_up_for(start_daemon, make_rank):
+    """With a drafter and pipeline parallelism vLLM leaves the hook out on some ranks; their blocks stay held meanwhile."""
+    daemon, rank = start_daemon(), make_rank()
+    request = Request("first", 1)
+    frame = store_frame(1, 1, StoreRequest(request, TOKENS, TOKENS, TOKENS, [[5]], []), TOKENS, [TOKENS])
+    rank.role.start_loads(StepCommands(stores=[JobCommand(1, "first", frame)]))
+    rank.step(StepCommands(finished=["first"]))
+    rank.until(lambda: 1 in rank.stores)
+    assert rank.stores == {1: 1} and not rank.incomplete
+    rank.until(lambda: daemon.stats()["finished"] == ["first"])
+    assert daemon.stats()["stores"] == 1
