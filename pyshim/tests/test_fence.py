@@ -463,7 +463,7 @@ def test_a_session_that_nobody_took_is_closed():
 
 
 def test_a_step_without_wait_for_save_is_made_up_for(start_daemon, make_rank):
-    """With a drafter and pipeline parallelism vLLM leaves the hook out on some ranks; their blocks stay held meanwhile."""
+    """With a drafter and pipeline parallelism vLLM leaves the hook out on some ranks."""
     daemon, rank = start_daemon(), make_rank()
     request = Request("first", 1)
     frame = store_frame(1, 1, StoreRequest(request, TOKENS, TOKENS, TOKENS, [[5]], []), TOKENS, [TOKENS])
