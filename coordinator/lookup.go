@@ -111,7 +111,9 @@ func (f *finder) tails(dst []TailKeyBoundary, hit int) (tails []TailKeyBoundary,
 		loaded := chunk >= f.runs[g.merged].first || g.rule == ruleWindow
 		if loaded && !f.stored(id, at) {
 			end := min((chunk+1)*g.scale, f.bound)
-			for at++; at < end && !f.stored(id, at); at++ {
+			at++
+			for at < end && !f.stored(id, at) {
+				at++
 			}
 			if at >= end {
 				return dst, false

@@ -148,15 +148,15 @@ func TestManyReadersAndLeases(t *testing.T) {
 	s := w.open(1, 1, 100, Declaration{})
 	ns := w.namespace(testSpec("m", 1, 1)) // the smallest slots
 	w.store(s, ns, 1, 0)
-	results, err := w.m.Get(s, ns, store.Lease{}, make([]store.GetItem, 1))
-	if err != nil {
+	if _, err := w.m.Get(s, ns, store.Lease{}, make([]store.GetItem, 1)); err != nil {
 		t.Fatal(err)
 	}
 	items, keys := make([]store.GetItem, many), make([]store.ChunkKey, many)
 	for i := range items {
 		items[i].Hash, keys[i].Hash = testHash(1), testHash(1)
 	}
-	if results, err = w.m.Get(s, ns, store.Lease{}, items); err != nil {
+	results, err := w.m.Get(s, ns, store.Lease{}, items)
+	if err != nil {
 		t.Fatal(err)
 	}
 	if rec, ok := w.m.findLocked(ns.ID, 0, &items[0].Hash); !ok || !w.m.live[rec].inUse() {
