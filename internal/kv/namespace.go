@@ -38,7 +38,8 @@ type GroupSpec struct {
 	// Eagle marks a group whose last matched block the drafter recomputes.
 	Eagle bool `msgpack:"eagle" json:"eagle"`
 	// Identity makes specs unequal that differ in something the rules do not
-	// read (dtype, heads, head size); groups merge only when all fields are equal.
+	// read (dtype, heads, head size): groups merge only when kind, block, window
+	// and identity are equal.
 	Identity string `msgpack:"identity" json:"identity"`
 	// ShardBytes is the length of one rank's shard of one block.
 	ShardBytes int `msgpack:"shard_bytes" json:"shard_bytes"`

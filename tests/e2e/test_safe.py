@@ -76,9 +76,8 @@ def stay_stopped(seconds):
 @pytest.mark.parametrize("daemon", [LOOKUPD, WORKER])
 @pytest.mark.parametrize("fault", ["stop", "kill"])
 def test_supervised(supervised, cut, reference, noise, daemon, phase, fault):
-    long = (daemon, phase, fault) == (WORKER, "load", "stop")
     with Storm(supervised, reference, noise) as storm:
-        strike(supervised, storm, cut, daemon, phase, kill if fault == "kill" else stay_stopped(30 if long else 4))
+        strike(supervised, storm, cut, daemon, phase, kill if fault == "kill" else stay_stopped(30))
         if fault == "kill":
             supervised.by_hand.start(daemon)
         assert storm.check() == 6
