@@ -47,6 +47,9 @@ func (l *Ledger) clear() {
 	l.owner = map[uint64]*request{}
 }
 
+// Epoch returns the newest epoch that a job was of, 0 before the first.
+func (l *Ledger) Epoch() uint64 { return l.epoch }
+
 // Begin notes a job of a request. It returns false for a job of an older epoch,
 // which must not be run.
 //

@@ -427,6 +427,26 @@ func TestQueuedStoreIsVoidAfterAReset(t *testing.T) {
 	r.settled()
 }
 
+// An engine that has reset its namespace says so by a newer epoch: its first job
+// is stored, and one that was sent before the reset is not.
+func TestFirstStoreAfterAReset(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	stored(t, e, 1)
+	r.store.Reset(1)
+	late := e.storeJob("old", ids(1, 2))
+	next := e.storeJob("new", ids(3, 2))
+	next.Epoch = late.Epoch + 1
+	if res := e.do(next); res.Status != connector.StatusOK || res.Chunks != 2 {
+		t.Errorf("the first job after the reset: %+v", res)
+	}
+	want(t, e.do(late), late.Job, connector.StatusDropped, "stale_epoch")
+	if r.store.Bytes(0, hashAt("old", 0), 0) != nil {
+		t.Error("a block from before the reset is there")
+	}
+	r.settled()
+}
+
 // Another engine's put may yet come to nothing: the request's next job asks
 // again.
 func TestShardUnderwayIsNotSaved(t *testing.T) {

@@ -51,6 +51,13 @@ func (n *namespace) known() (ns store.Namespace, opened bool) {
 	return n.mu.ns, n.mu.opened
 }
 
+// ask makes the next open ask the store.
+func (n *namespace) ask() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.mu.opened = false
+}
+
 // forget makes the next open ask again, unless somebody has done so.
 func (n *namespace) forget(stale store.Namespace) {
 	n.mu.Lock()

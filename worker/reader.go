@@ -42,6 +42,11 @@ func (n *session) take(msg any) error {
 	case *connector.StoreJob:
 		j := n.newJob(m.Job)
 		j.store = m
+		if n.ledgerEpoch() < m.Epoch {
+			// The engine has reset the namespace, or is new: the name of before
+			// must not be this job's.
+			n.namespace.ask()
+		}
 		j.namespace, j.named = n.namespace.known()
 		j.bytes = sizeOf(m.Hashes, m.TokenIDs, m.Blocks) + int64(len(m.BoundaryPuts)*24)
 		return n.addStore(j)
@@ -77,6 +82,13 @@ func (n *session) newJob(id uint64) *job {
 	j := &job{id: id, arrived: time.Now()}
 	j.ctx, j.cancel = context.WithCancel(n.ctx)
 	return j
+}
+
+// ledgerEpoch returns the newest epoch of the engine's jobs.
+func (n *session) ledgerEpoch() uint64 {
+	n.ledgerMu.Lock()
+	defer n.ledgerMu.Unlock()
+	return n.ledger.Epoch()
 }
 
 // addStore notes a store job in the ledger and queues it.

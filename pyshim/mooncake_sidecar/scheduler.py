@@ -222,11 +222,19 @@ class SchedulerRole:
         return len(self._pins) > 0 or bool(self._tails)
 
     def reset(self) -> bool:
-        """``reset_cache``: forget proposed hits and have the namespace's chunks dropped."""
+        """``reset_cache``: forget proposed hits and have the namespace's chunks dropped.
+
+        Jobs of before are of an older epoch from here on: what the reset dropped
+        is neither stored again by a late one nor taken for saved.
+        """
         for entry in self._entries.values():
             if entry.load is not None and not entry.load.armed:
                 entry.load = None
-        return self._lookup.reset()
+        done = self._lookup.reset()
+        if done:
+            self._epoch += 1
+            self._pins.new_era()
+        return done
 
     # ---- parts ----
 

@@ -297,9 +297,27 @@ def test_preemption_in_a_small_cache(make_engine):
 def test_reset(make_engine):
     engine = make_engine()
     engine.add("a", 40, max_tokens=1)
+    (before,) = map(frame, engine.step().stores)
     engine.drain()
     assert engine.scheduler.reset_prefix_cache(reset_connector=True)
     assert engine.lookup.resets == 1
+    # Daemons tell by it what was on its way when the reset was answered.
+    engine.add("b", 40, max_tokens=1)
+    (after,) = map(frame, engine.step().stores)
+    assert after["epoch"] > before["epoch"]
+    engine.drain()
+
+
+def test_a_reset_offers_again_what_was_saved(make_engine):
+    engine = make_engine(budget=32)
+    engine.add("a", 96, max_tokens=1)
+    (first,) = map(frame, engine.step().stores)
+    assert [bool(b) for b in block_ids(first["blocks"][0])] == [True, True]
+    engine.step()
+    assert engine.scheduler.connector.reset_cache()
+    (last,) = map(frame, engine.step().stores)
+    assert all(block_ids(last["blocks"][0])), "blocks that the reset dropped are not offered"
+    engine.drain()
 
 
 def test_load_wishes_bound_the_lookup(make_engine):
