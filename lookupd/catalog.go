@@ -1,20 +1,16 @@
 package lookupd
 
 import (
-	"errors"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
-// ErrStoreTooSmall: a shard of the namespace fits nowhere in the store. Catalogs
-// wrap it into what OpenNamespace returns.
-var ErrStoreTooSmall = errors.New("store too small for the namespace")
-
 // Catalog is what lookups need of the store. It is safe for concurrent use.
 type Catalog interface {
-	// OpenNamespace makes the namespace known. Its error says what to do.
+	// OpenNamespace makes the namespace known. Its error says what to do, and is
+	// store.ErrShardTooLarge when a shard fits nowhere.
 	OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error)
 	// View begins one lookup. The caller closes the view soon, and calls no other
 	// method of the catalog before: the view may hold a lock.

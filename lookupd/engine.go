@@ -117,7 +117,7 @@ func (s *Server) bind(session *Session, msg *connector.Engine) (e *engine, code 
 	}
 	ns, err := s.cfg.Catalog.OpenNamespace(&msg.Namespace)
 	switch {
-	case errors.Is(err, ErrStoreTooSmall):
+	case errors.Is(err, store.ErrShardTooLarge):
 		return nil, connector.CodeStoreTooSmall, err
 	case err != nil:
 		return nil, connector.CodeUnavailable, err

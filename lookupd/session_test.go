@@ -127,7 +127,7 @@ func TestRefusedEngines(t *testing.T) {
 			n := newNode(t, nil)
 			if name == "huge shard" {
 				n.catalog.mu.Lock()
-				n.catalog.openErr = fmt.Errorf("fake: %w", ErrStoreTooSmall)
+				n.catalog.openErr = fmt.Errorf("fake: %w", store.ErrShardTooLarge)
 				n.catalog.mu.Unlock()
 			}
 			p := n.dial()

@@ -253,20 +253,7 @@ func TestStoredIsFoundAndSurvivesLookupd(t *testing.T) {
 	}
 	until(t, "the worker has its store", workerReady)
 
-	chunks, closeStore, err := connectStore(dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := closeStore(); err != nil {
-			t.Error(err)
-		}
-	}()
-	until(t, "a store session", chunks.Ready)
-	until(t, "memory is allocated", func() bool {
-		s, err := LookupdStatus(t.Context(), dir)
-		return err == nil && s.Store.CapacityBytes == 16<<20
-	})
+	chunks := readyStore(t, dir)
 	put(t, chunks, testBlob())
 	if got := hit(t, lookup, testBlob()); got != 128 {
 		t.Fatalf("hit is %d, want 128", got)
@@ -366,4 +353,25 @@ func TestVotes(t *testing.T) {
 	if len(got) != 2 || got[0].info.UUID != "new" || got[0].votes != 2 {
 		t.Errorf("got %+v", got)
 	}
+}
+
+// readyStore opens a store session with the lookupd of dir, whose memory is all
+// allocated when it returns. The session ends with the test.
+func readyStore(t *testing.T, dir string) *client.Client {
+	t.Helper()
+	chunks, closeStore, err := connectStore(dir, quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := closeStore(); err != nil {
+			t.Error(err)
+		}
+	})
+	until(t, "a store session", chunks.Ready)
+	until(t, "memory is allocated", func() bool {
+		s, err := LookupdStatus(t.Context(), dir)
+		return err == nil && s.Store.CapacityBytes == 16<<20
+	})
+	return chunks
 }

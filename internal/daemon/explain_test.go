@@ -29,20 +29,7 @@ func TestExplainLiveDaemon(t *testing.T) {
 	startLookupd(t, dir)
 	lookup := filepath.Join(dir, "lookup")
 	engine(t, dir, lookup)
-	chunks, closeStore, err := connectStore(dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := closeStore(); err != nil {
-			t.Error(err)
-		}
-	}()
-	until(t, "a store session", chunks.Ready)
-	until(t, "memory is allocated", func() bool {
-		s, err := LookupdStatus(t.Context(), dir)
-		return err == nil && s.Store.CapacityBytes == 16<<20
-	})
+	chunks := readyStore(t, dir)
 	blob := testBlob()
 	put(t, chunks, blob[:5*16])
 

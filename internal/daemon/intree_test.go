@@ -23,20 +23,7 @@ func TestInTreeClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	engine(t, dir, filepath.Join(dir, fmt.Sprintf("lookup_rpc_port_7_host_%s_dp_rank3", host)))
-	chunks, closeStore, err := connectStore(dir, quiet)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := closeStore(); err != nil {
-			t.Error(err)
-		}
-	}()
-	until(t, "a store session", chunks.Ready)
-	until(t, "memory is allocated", func() bool {
-		s, err := LookupdStatus(t.Context(), dir)
-		return err == nil && s.Store.CapacityBytes == 16<<20
-	})
+	chunks := readyStore(t, dir)
 	blob := testBlob()
 	put(t, chunks, blob[:6*16])
 
