@@ -265,8 +265,16 @@ type Result struct {
 	Chunks   int   `msgpack:"chunks"`
 	Existing int   `msgpack:"existing"`
 	Bytes    int64 `msgpack:"bytes"`
-	// Micros is the time from the frame's arrival to the result.
-	Micros int64 `msgpack:"us"`
+	// Asked are the chunks that the store was asked for: to place those of a
+	// store job, to give those of a load. What is neither moved nor existing of
+	// them has failed. 0 when the job did not come that far.
+	Asked int `msgpack:"asked,omitempty"`
+	// Micros is the time from the frame's arrival to the result. AskMicros of it
+	// the store took to answer, MoveMicros copying and publishing took; the rest
+	// is waiting for the job's turn.
+	Micros     int64 `msgpack:"us"`
+	AskMicros  int64 `msgpack:"ask_us,omitempty"`
+	MoveMicros int64 `msgpack:"move_us,omitempty"`
 }
 
 // Ping is answered with Pong carrying the same Seq.

@@ -20,7 +20,7 @@ func stored(t *testing.T, e *engine, n int) []uint32 {
 	job := e.storeJob("p", blocks)
 	r := e.do(job)
 	want(t, r, job.Job, connector.StatusOK, "")
-	if r.Chunks != n || r.Bytes != int64(n*blockBytes) || r.Kind != connector.TypeStore {
+	if r.Chunks != n || r.Asked != n || r.AskMicros+r.MoveMicros > r.Micros || r.Bytes != int64(n*blockBytes) || r.Kind != connector.TypeStore {
 		t.Fatalf("%+v", r)
 	}
 	return blocks
@@ -43,7 +43,7 @@ func TestWhatIsLoadedIsWhatWasStored(t *testing.T) {
 	job := e.loadJob("p", to)
 	res := e.do(job)
 	want(t, res, job.Job, connector.StatusOK, "")
-	if res.Chunks != 10 || res.Bytes != 10*blockBytes || res.Kind != connector.TypeLoad {
+	if res.Chunks != 10 || res.Asked != 10 || res.AskMicros+res.MoveMicros > res.Micros || res.Bytes != 10*blockBytes || res.Kind != connector.TypeLoad {
 		t.Errorf("%+v", res)
 	}
 	for i := range to {
@@ -72,13 +72,17 @@ func TestSecondStoreFindsTheFirst(t *testing.T) {
 	e := r.engine()
 	blocks := stored(t, e, 10)
 	again := e.storeJob("p", blocks) // the same request: nothing is asked
-	want(t, e.do(again), again.Job, connector.StatusOK, "")
+	res := e.do(again)
+	want(t, res, again.Job, connector.StatusOK, "")
+	if res.Asked != 0 {
+		t.Errorf("%d chunks asked for, want none", res.Asked)
+	}
 	if n := len(r.store.Puts()); n != 10 {
 		t.Errorf("%d puts asked for, want 10", n)
 	}
 	other := e.storeJob("p", blocks)
 	other.Request = "other"
-	if res := e.do(other); res.Status != connector.StatusOK || res.Existing != 10 || res.Chunks != 0 {
+	if res = e.do(other); res.Status != connector.StatusOK || res.Existing != 10 || res.Asked != 10 || res.Chunks != 0 {
 		t.Errorf("%+v", res)
 	}
 	r.settled()

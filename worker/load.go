@@ -18,6 +18,7 @@ type load struct {
 	loaded []bool
 	failed []store.FailedChunk // for the store
 	bytes  int64
+	times  times
 }
 
 // runLoad does a load: references first, then copies, then what failed. Every
@@ -42,9 +43,13 @@ func (l *load) run() error {
 	if l.n.isCancelled(l.j) {
 		return errCancelled
 	}
-	if err := l.get(); err != nil {
+	l.times.begin()
+	err := l.get()
+	l.times.answered(len(l.items))
+	if err != nil {
 		return err
 	}
+	defer l.times.moved()
 	ready := l.ready()
 	segments := l.n.srv.cfg.Store.Segments()
 	copies := make([]ShardCopy, ready)
@@ -172,6 +177,7 @@ func (l *load) giveBack() {
 func (l *load) result(err error) *connector.Result {
 	r := &connector.Result{Status: connector.StatusOK, Bytes: l.bytes, Failed: failedBlocks(l.items, l.loaded)}
 	r.Chunks = len(l.items) - len(r.Failed)/4
+	l.times.fill(r)
 	switch {
 	case errors.Is(err, errCancelled):
 		r.Status, r.Reason = connector.StatusCancelled, reasonCancelled

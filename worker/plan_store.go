@@ -32,14 +32,15 @@ func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem,
 		return nil, 0, err
 	}
 	l := r.spec.SchedulerBlockTokens
-	end = job.TokenLen / l * l
+	tokenLen, prefillEnd := bounded(job, l)
+	end = tokenLen / l * l
 	if end/r.spec.HashBlockTokens > blob.Len() {
 		return nil, 0, fmt.Errorf("%w: %d tokens want %d hashes, there are %d", errJob, end, end/r.spec.HashBlockTokens, blob.Len())
 	}
 	if end <= start {
 		return items, end, nil
 	}
-	masks, err := r.coord.StoreMask(end, start, job.PrefillEnd)
+	masks, err := r.coord.StoreMask(end, start, prefillEnd)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%w: %w", errJob, err)
 	}
@@ -59,6 +60,21 @@ func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem,
 	return items, end, nil
 }
 
+// bounded applies the request's max_offload_tokens: the length to save, and the
+// length of the prefill that the masks are for. A prefix that is cut short is one
+// that a later request will have found, not this one's: what a window needs for
+// it lies before the cut.
+func bounded(job *connector.StoreJob, schedulerBlock int) (tokenLen, prefillEnd int) {
+	tokenLen, prefillEnd = job.TokenLen, job.PrefillEnd
+	if most := job.Controls.MaxOffloadTokens; most != nil {
+		tokenLen = min(tokenLen, *most)
+		if *most < prefillEnd {
+			prefillEnd = *most/schedulerBlock*schedulerBlock + 1
+		}
+	}
+	return tokenLen, prefillEnd
+}
+
 // boundaryPuts lists the blocks that are saved under the hash of an explicit
 // prefix: the state of a Mamba group, the partial end of a prompt.
 func (r *rank) boundaryPuts(job *connector.StoreJob, blob kv.HashBlob) ([]storeItem, error) {
@@ -73,6 +89,9 @@ func (r *rank) boundaryPuts(job *connector.StoreJob, blob kv.HashBlob) ([]storeI
 			return nil, fmt.Errorf("%w: group %d: a boundary put at %d tokens with %d hashes", errJob, g, tokens, blob.Len())
 		}
 		chunk := ceilDiv(tokens, r.groups[g].blockTokens) - 1
+		if most := job.Controls.MaxOffloadTokens; most != nil && tokens > *most {
+			continue
+		}
 		if block == nullBlock || !r.groups[g].puts(chunk) {
 			continue
 		}

@@ -14,7 +14,7 @@ import (
 
 // hybridRank has full attention in blocks of 32 tokens and a sliding window of 32
 // tokens in blocks of 16; hits are multiples of 32, or of 16 when fine.
-func hybridRank(t testing.TB, fine bool) *rank {
+func hybridRank(t testing.TB, fine bool, edits ...func(*connector.Register)) *rank {
 	t.Helper()
 	reg := &connector.Register{
 		NumBlocks: 100, JobSlots: 8, ShardByGroup: []int{2, 1}, PutStride: []int{1, 2}, PutPhase: []int{0, 1},
@@ -32,6 +32,9 @@ func hybridRank(t testing.TB, fine bool) *rank {
 	}
 	if fine {
 		reg.Namespace.HitAlignmentTokens = 16
+	}
+	for _, edit := range edits {
+		edit(reg)
 	}
 	r, err := newRank(reg)
 	if err != nil {
@@ -129,6 +132,47 @@ func TestPlanStoreOfSeveralGroups(t *testing.T) {
 	}
 	if items[1].put.Parent != hashOf(job.Hashes, 2) || items[1].put.Hash != hashOf(job.Hashes, 3) {
 		t.Errorf("chain of %+v", items[1].put)
+	}
+}
+
+// The bound counts for blocks and boundaries, and the window that a hit of the
+// bounded length needs is the one before the bound.
+func TestMaxOffloadTokensBoundsWhatIsStored(t *testing.T) {
+	r := hybridRank(t, true, func(reg *connector.Register) {
+		reg.PutStride, reg.PutPhase = []int{1, 1}, []int{0, 0}
+		reg.Namespace.RetentionTokens = 0 // windows at the prefill's end alone
+	})
+	for _, c := range []struct {
+		most int
+		end  int
+		want []string
+	}{
+		{0, 0, nil},
+		{31, 0, nil},
+		{64, 64, []string{"1:14@64", "0:1@32", "0:2@64", "1:12@48", "1:13@64"}},
+		{100, 96, []string{"1:14@64", "0:1@32", "0:2@64", "0:3@96", "1:14@80", "1:15@96"}},
+	} {
+		job := &connector.StoreJob{
+			TokenLen: 128, PrefillEnd: 128, HashLen: 8, Hashes: planHashes(8),
+			Blocks:       [][]byte{planTable(1, 2, 3, 4), planTable(10, 11, 12, 13, 14, 15, 16, 17)},
+			BoundaryPuts: [][3]int{{1, 14, 64}, {1, 15, 112}},
+			Controls:     connector.Controls{MaxOffloadTokens: &c.most},
+		}
+		items, end, err := r.planStore(job, 0)
+		if err != nil || end != c.end {
+			t.Errorf("at most %d: end %d, %v", c.most, end, err)
+		}
+		var got []string
+		for _, it := range items {
+			for i := range 8 {
+				if it.put.Hash == hashOf(job.Hashes, i) {
+					got = append(got, fmt.Sprintf("%d:%d@%d", it.put.Group, it.block, 16*(i+1)))
+				}
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("at most %d: got %v, want %v", c.most, got, c.want)
+		}
 	}
 }
 

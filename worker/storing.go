@@ -26,6 +26,7 @@ type storing struct {
 	existing int
 	bytes    int64
 	reason   string // of the first item that failed
+	times    times
 }
 
 // runStore does a store: room first, then copies, then publication. The
@@ -62,10 +63,13 @@ func (s *storing) run() error {
 	if s.n.isCancelled(s.j) {
 		return errCancelled
 	}
+	s.times.begin()
 	copies, at, err := s.start()
+	s.times.answered(len(s.items))
 	if err != nil {
 		return err
 	}
+	defer s.times.moved()
 	if err := s.n.copyAll(s.j, Store, copies, nil); err != nil {
 		return err
 	}
@@ -242,6 +246,7 @@ func (s *storing) saved(start, end int, err error) int {
 
 func (s *storing) result(err error) *connector.Result {
 	r := &connector.Result{Status: connector.StatusOK, Chunks: s.stored, Existing: s.existing, Bytes: s.bytes}
+	s.times.fill(r)
 	switch {
 	case errors.Is(err, errCancelled):
 		r.Status, r.Reason = connector.StatusCancelled, reasonCancelled
