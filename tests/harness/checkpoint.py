@@ -20,6 +20,7 @@ import pathlib
 import shutil
 import sys
 import tempfile
+from typing import Any, Callable, Mapping
 
 if __package__:
     from . import corpus
@@ -53,9 +54,23 @@ class Shape:
 
 def generate(directory: pathlib.Path, shape: Shape = Shape()) -> pathlib.Path:
     """Writes the checkpoint unless the directory holds this very one already; returns the directory."""
+    return build(directory, shape, _config(shape), _tensors, __file__)
+
+
+def build(
+    directory: pathlib.Path, shape: Any, config: dict, tensors: Callable[[Any], Mapping[str, Any]], source: str
+) -> pathlib.Path:
+    """Writes a checkpoint of any family unless the directory holds this very one already; returns the directory.
+
+    Args:
+        shape: a dataclass with at least vocabulary and max_positions.
+        config: the content of config.json.
+        tensors: from the shape to the weights by name; called only when they are to be written.
+        source: the file that defines the family; when it changes, the checkpoint is made anew.
+    """
     directory = pathlib.Path(directory)
     mark = directory / ".generated"
-    digest = _digest(shape)
+    digest = _digest(shape, source)
     if mark.exists() and mark.read_text() == digest:
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
@@ -63,8 +78,9 @@ def generate(directory: pathlib.Path, shape: Shape = Shape()) -> pathlib.Path:
     work = pathlib.Path(tempfile.mkdtemp(prefix=directory.name + ".", dir=directory.parent))
     try:
         _write_tokenizer(work, shape)
-        _write_config(work, shape)
-        _write_weights(work, shape)
+        _write_json(work / "config.json", config)
+        _write_json(work / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1})
+        _write_weights(work, tensors(shape))
         (work / mark.name).write_text(digest)
         work.chmod(0o755)
         if directory.exists():
@@ -76,13 +92,26 @@ def generate(directory: pathlib.Path, shape: Shape = Shape()) -> pathlib.Path:
     return directory
 
 
-def _digest(shape: Shape) -> str:
-    source = pathlib.Path(__file__).read_bytes()
+def matrices(seed: int) -> Callable[..., Any]:
+    """A function that draws matrices, always the same ones in the same order."""
+    import torch
+
+    rng = torch.Generator().manual_seed(seed)
+
+    def matrix(rows: int, columns: int, gain: float) -> torch.Tensor:
+        """Maps inputs of unit variance to outputs whose standard deviation is gain."""
+        return torch.randn(rows, columns, generator=rng) * (gain / math.sqrt(columns))
+
+    return matrix
+
+
+def _digest(shape: Any, source: str) -> str:
+    sources = b"".join(pathlib.Path(f).read_bytes() for f in dict.fromkeys((__file__, source)))
     described = json.dumps(dataclasses.asdict(shape), sort_keys=True).encode()
-    return hashlib.sha256(source + described + str(len(corpus.text())).encode()).hexdigest()
+    return hashlib.sha256(sources + described + str(len(corpus.text())).encode()).hexdigest()
 
 
-def _write_tokenizer(directory: pathlib.Path, shape: Shape) -> None:
+def _write_tokenizer(directory: pathlib.Path, shape: Any) -> None:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -110,45 +139,44 @@ def _write_tokenizer(directory: pathlib.Path, shape: Shape) -> None:
     )
 
 
-def _write_config(directory: pathlib.Path, shape: Shape) -> None:
-    _write_json(
-        directory / "config.json",
-        {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": shape.hidden,
-            "intermediate_size": shape.intermediate,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.kv_heads,
-            "head_dim": shape.head_size,
-            "hidden_act": "silu",
-            "max_position_embeddings": shape.max_positions,
-            "rms_norm_eps": 1e-5,
-            "rope_theta": 500000.0,
-            "tie_word_embeddings": False,
-            "attention_bias": False,
-            "mlp_bias": False,
-            "vocab_size": shape.vocabulary,
-            "bos_token_id": 0,
-            "eos_token_id": 1,
-            "torch_dtype": "float32",
-        },
-    )
-    _write_json(directory / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1})
-
-
-def _write_weights(directory: pathlib.Path, shape: Shape) -> None:
-    import torch
+def _write_weights(directory: pathlib.Path, tensors: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
-    rng = torch.Generator().manual_seed(shape.seed)
+    save_file(dict(tensors), str(directory / "model.safetensors"), metadata={"format": "pt"})
 
-    def matrix(rows: int, columns: int, gain: float) -> torch.Tensor:
-        """Maps inputs of unit variance to outputs whose standard deviation is gain."""
-        values = torch.randn(rows, columns, generator=rng) * (gain / math.sqrt(columns))
-        return values
 
+def _write_json(path: pathlib.Path, value: dict) -> None:
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _config(shape: Shape) -> dict:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_size,
+        "hidden_act": "silu",
+        "max_position_embeddings": shape.max_positions,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "vocab_size": shape.vocabulary,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "torch_dtype": "float32",
+    }
+
+
+def _tensors(shape: Shape) -> dict:
+    import torch
+
+    matrix = matrices(shape.seed)
     ones = torch.ones(shape.hidden)
     sharp = math.sqrt(shape.sharpness)
     tensors = {
@@ -169,11 +197,7 @@ def _write_weights(directory: pathlib.Path, shape: Shape) -> None:
             name + "mlp.up_proj.weight": matrix(shape.intermediate, shape.hidden, 1.0),
             name + "mlp.down_proj.weight": matrix(shape.hidden, shape.intermediate, 0.5),
         }
-    save_file(tensors, str(directory / "model.safetensors"), metadata={"format": "pt"})
-
-
-def _write_json(path: pathlib.Path, value: dict) -> None:
-    path.write_text(json.dumps(value, indent=2) + "\n")
+    return tensors
 
 
 if __name__ == "__main__":
