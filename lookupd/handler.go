@@ -74,7 +74,10 @@ func (h *handler) handle(frames [][]byte) (reply [][]byte) {
 		h.log.Info("namespace reset", "engine", h.engine.name, "model", h.engine.spec.Model)
 		return h.status(wire.OK)
 	case wire.KindLookup, wire.KindLookup2:
-		return h.lookup(&r)
+		began := time.Now()
+		reply = h.lookup(&r)
+		h.counters.took.Observe(time.Since(began))
+		return reply
 	}
 	panic(fmt.Sprintf("BUG: a parsed request of kind %d", r.Kind))
 }
@@ -97,6 +100,9 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 		}
 	}
 	h.counters.lookups.Add(1)
+	if found.HitTokens == 0 {
+		h.counters.misses.Add(1)
+	}
 	h.counters.queryTokens.Add(uint64(r.Tokens))
 	h.counters.hitTokens.Add(uint64(found.HitTokens))
 

@@ -59,7 +59,7 @@ type Server struct {
 		number   uint64
 		sessions map[*Session]struct{}
 		engines  map[string]*engine // by lookup path
-		retired  Counters           // of engines that are gone
+		retired  modelCounters      // of engines that are gone
 	}
 	busy struct {
 		sync.Mutex
@@ -77,6 +77,7 @@ func New(cfg Config) *Server {
 	s.mu.number = rand.Uint64N(maxFirstSession)
 	s.mu.sessions = map[*Session]struct{}{}
 	s.mu.engines = map[string]*engine{}
+	s.mu.retired = modelCounters{}
 	return s
 }
 

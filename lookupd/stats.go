@@ -3,6 +3,8 @@ package lookupd
 import (
 	"fmt"
 	"sync/atomic"
+
+	"github.com/mooncake-sidecar/sidecar/internal/histogram"
 )
 
 // Reason says why a request on a lookup socket was answered with an error.
@@ -40,28 +42,31 @@ func (r Reason) String() string {
 
 // counters of one engine, written by its handler.
 type counters struct {
-	lookups, pending, leases, resets, pings atomic.Uint64
-	queryTokens, hitTokens                  atomic.Uint64
-	errors                                  [numReasons]atomic.Uint64
+	lookups, misses, pending, leases, resets, pings atomic.Uint64
+	queryTokens, hitTokens                          atomic.Uint64
+	errors                                          [numReasons]atomic.Uint64
+	took                                            histogram.Histogram
 }
 
 // Counters is a snapshot of what was asked on lookup sockets.
 type Counters struct {
-	// Lookups were answered with a hit length; Pending of them may be longer
-	// later; Leases were granted.
-	Lookups, Pending, Leases uint64
-	Resets, Pings            uint64
+	// Lookups were answered with a hit length, Misses of them with 0; Pending of
+	// them may be longer later; Leases were granted.
+	Lookups, Misses, Pending, Leases uint64
+	Resets, Pings                    uint64
 	// QueryTokens were asked about; HitTokens of them were there.
 	QueryTokens, HitTokens uint64
 	// Errors is indexed by Reason.
 	Errors [numReasons]uint64
+	// Took is the time from a lookup's frames to its answer, errors included.
+	Took histogram.Snapshot
 }
 
 func (c *counters) snapshot() Counters {
 	s := Counters{
-		Lookups: c.lookups.Load(), Pending: c.pending.Load(), Leases: c.leases.Load(),
+		Lookups: c.lookups.Load(), Misses: c.misses.Load(), Pending: c.pending.Load(), Leases: c.leases.Load(),
 		Resets: c.resets.Load(), Pings: c.pings.Load(),
-		QueryTokens: c.queryTokens.Load(), HitTokens: c.hitTokens.Load(),
+		QueryTokens: c.queryTokens.Load(), HitTokens: c.hitTokens.Load(), Took: c.took.Snapshot(),
 	}
 	for i := range c.errors {
 		s.Errors[i] = c.errors[i].Load()
@@ -71,6 +76,7 @@ func (c *counters) snapshot() Counters {
 
 func (c *Counters) add(o *Counters) {
 	c.Lookups += o.Lookups
+	c.Misses += o.Misses
 	c.Pending += o.Pending
 	c.Leases += o.Leases
 	c.Resets += o.Resets
@@ -80,6 +86,28 @@ func (c *Counters) add(o *Counters) {
 	for i := range c.Errors {
 		c.Errors[i] += o.Errors[i]
 	}
+	c.Took.Add(&o.Took)
+}
+
+// maxModels bounds the models that are told apart, those of engines that are
+// gone included: they label metrics.
+const maxModels = 64
+
+// otherModels stands for the models beyond.
+const otherModels = "other"
+
+// modelCounters are counts by model.
+type modelCounters map[string]*Counters
+
+// add adds an engine's counts to its model's.
+func (m modelCounters) add(model string, c *Counters) {
+	if m[model] == nil && len(m) >= maxModels {
+		model = otherModels
+	}
+	if m[model] == nil {
+		m[model] = &Counters{}
+	}
+	m[model].add(c)
 }
 
 // sessionCounters count sessions that did not end as they should.
@@ -102,6 +130,10 @@ type Stats struct {
 	// Total is of all engines since the start, those that are gone included.
 	Total   Counters
 	Engines []EngineStats
+	// Models is Total by model; beyond 64 models it is "other".
+	Models map[string]*Counters
+	// Sessions are open now, of engines, store clients and probes.
+	Sessions int
 	// SessionsRefused ended before they were welcome, SessionsBroken by a fault
 	// of the peer afterwards.
 	SessionsRefused, SessionsBroken uint64
@@ -111,9 +143,15 @@ type Stats struct {
 func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := Stats{Total: s.mu.retired, SessionsRefused: s.refused.refused.Load(), SessionsBroken: s.refused.broken.Load()}
+	models := modelCounters{}
+	out := Stats{Models: models, Sessions: len(s.mu.sessions), SessionsRefused: s.refused.refused.Load(), SessionsBroken: s.refused.broken.Load()}
+	for model, c := range s.mu.retired {
+		models.add(model, c)
+		out.Total.add(c)
+	}
 	for _, e := range s.mu.engines {
 		c := e.lookups.counters.snapshot()
+		models.add(e.spec.Model, &c)
 		out.Total.add(&c)
 		hello := &e.session.Hello
 		out.Engines = append(out.Engines, EngineStats{

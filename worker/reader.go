@@ -146,6 +146,7 @@ func (n *session) untouched(j *job, status, reason string) *connector.Result {
 
 // cancel gives jobs up. A job that runs is answered by its pipeline.
 func (n *session) cancel(m *connector.Cancel) {
+	n.srv.stats.cancels.Add(int64(len(m.Jobs)))
 	for _, id := range m.Jobs {
 		var j *job
 		if n.srv.cfg.Faults.IgnoreCancel {

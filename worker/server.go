@@ -29,6 +29,7 @@ type Server struct {
 		closed  bool
 		conns   map[Conn]struct{}
 		engines int
+		queues  map[*queue]struct{} // of registered engines
 	}
 	serving sync.WaitGroup // ServeConn calls
 }
@@ -42,6 +43,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, cleaner: newCleaner(cfg.Store, cfg.StoreTimeout, cfg.Log)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.conns = map[Conn]struct{}{}
+	s.mu.queues = map[*queue]struct{}{}
 	return s, nil
 }
 

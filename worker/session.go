@@ -66,6 +66,8 @@ func (s *Server) serveEngine(c *conversation, hello *connector.Hello, id uint64)
 		return c.refuse(refusalCode(err), err)
 	}
 	defer n.unmap()
+	s.watchQueue(n.queue)
+	defer s.unwatchQueue(n.queue)
 	s.cfg.Log.Info("engine registered", "session", id, "pid", c.conn.PeerPID(), "engine", hello.EngineID,
 		"model", reg.Namespace.Model, "blocks", reg.NumBlocks)
 	if err := c.send(n.registered()); err != nil {

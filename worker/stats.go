@@ -19,6 +19,15 @@ type Stats struct {
 	MalformedFrames int64
 	// RefusedConns were closed before they were served.
 	RefusedConns int64
+
+	// LoadJobs and StoreJobs are the answered jobs in detail.
+	LoadJobs, StoreJobs JobStats
+	// Cancels counts the jobs that engines asked to give up, answered or not.
+	Cancels int64
+	// Queues is what the sessions' queues hold now, all together.
+	Queues QueueStats
+	// Engines have a session now.
+	Engines int
 }
 
 type counters struct {
@@ -26,7 +35,8 @@ type counters struct {
 	stores, storesFailed, storesCancelled atomic.Int64
 	dropped, corrupt, absent              atomic.Int64
 	loadedBytes, storedBytes              atomic.Int64
-	malformed, refused                    atomic.Int64
+	malformed, refused, cancels           atomic.Int64
+	loadJobs, storeJobs                   jobCounters
 }
 
 // Stats returns the counts.
@@ -37,16 +47,20 @@ func (s *Server) Stats() Stats {
 		Stores: c.stores.Load(), StoresFailed: c.storesFailed.Load(), StoresCancelled: c.storesCancelled.Load(),
 		Dropped: c.dropped.Load(), CorruptChunks: c.corrupt.Load(), AbsentChunks: c.absent.Load(),
 		LoadedBytes: c.loadedBytes.Load(), StoredBytes: c.storedBytes.Load(),
-		MalformedFrames: c.malformed.Load(), RefusedConns: c.refused.Load(),
+		MalformedFrames: c.malformed.Load(), RefusedConns: c.refused.Load(), Cancels: c.cancels.Load(),
+		LoadJobs: c.loadJobs.snapshot(), StoreJobs: c.storeJobs.snapshot(), Queues: s.queueStats(), Engines: s.Engines(),
 	}
 }
 
 // count counts a result.
 func (c *counters) count(r *connector.Result) {
 	all, failed, cancelled, bytes := &c.stores, &c.storesFailed, &c.storesCancelled, &c.storedBytes
+	jobs := &c.storeJobs
 	if r.Kind == connector.TypeLoad {
 		all, failed, cancelled, bytes = &c.loads, &c.loadsFailed, &c.loadsCancelled, &c.loadedBytes
+		jobs = &c.loadJobs
 	}
+	jobs.count(r)
 	all.Add(1)
 	bytes.Add(r.Bytes)
 	switch r.Status {

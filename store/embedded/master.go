@@ -74,6 +74,8 @@ type Master struct {
 
 	feed  feed
 	stats Stats
+	// recovered is nil in a store that was made new.
+	recovered *Recovery
 }
 
 // namespace is an open namespace.

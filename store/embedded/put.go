@@ -171,6 +171,7 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 		m.feed.add(Change{Kind: Stored, Namespace: p.namespace, Group: uint32(r.group), Hash: r.hash, Parent: r.parent, Depth: r.depth})
 	}
 	m.stats.PutsEnded++
+	m.stats.StoredBytes += uint64(m.namespaces[r.namespace].groups[r.group].shardBytes)
 }
 
 // PutRevoke gives granted places back.

@@ -59,6 +59,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	}
 	report.Undeclared = len(m.undeclared)
 	m.reapLocked()
+	m.recovered = &report
 	return m, report, nil
 }
 

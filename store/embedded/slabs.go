@@ -109,6 +109,14 @@ func (a *slabAllocator) release(slot uint32) {
 // slotBytes returns the size of a slot in use.
 func (a *slabAllocator) slotBytes(slot uint32) uint32 { return a.slabs[slot/a.slotsPerSlab].slotBytes }
 
+// usedBytes returns what the slots in use take up.
+func (a *slabAllocator) usedBytes() (n uint64) {
+	for i := range a.slabs {
+		n += uint64(a.slabs[i].used) * uint64(a.slabs[i].slotBytes)
+	}
+	return n
+}
+
 // restore rebuilds a slab from what recovery found: the slots in use.
 //
 // REQUIRES: no slot was handed out from the slab yet.

@@ -13,6 +13,7 @@ type Stats struct {
 	GetsReady     uint64
 	GetsAbsent    uint64
 	Corrupt       uint64
+	StoredBytes   uint64 // of shards that were published
 	LeasesRefused uint64
 	Removed       [removeReasons]uint64 // by RemoveReason
 
@@ -23,8 +24,13 @@ type Stats struct {
 	OpenPuts      int
 	LeasedBytes   uint64
 	CapacityBytes uint64 // data area that is allocated
-	UsedSlabs     int
-	Namespaces    int
+	SizeBytes     uint64 // data area when all of it is allocated
+	UsedBytes     uint64 // slots in use
+	Leases        int
+	// Recovered is what was found when the segment was adopted; nil for a new one.
+	Recovered  *Recovery
+	UsedSlabs  int
+	Namespaces int
 }
 
 // Stats returns a snapshot.
@@ -34,11 +40,14 @@ func (m *Master) Stats() Stats {
 	s := m.stats
 	s.Clients, s.Undeclared = len(m.clients), len(m.undeclared)
 	s.OpenReads, s.OpenPuts = len(m.reads), len(m.puts)
-	s.LeasedBytes = m.leases.bytes
+	s.LeasedBytes, s.Leases = m.leases.bytes, len(m.leases.byHolder)
 	s.CapacityBytes = uint64(m.seg.prepared()) * m.seg.SlabBytes
+	s.SizeBytes = uint64(m.seg.Slabs) * m.seg.SlabBytes
 	for _, c := range m.alloc.classes {
 		s.UsedSlabs += c.slabs
 	}
+	s.UsedBytes = m.alloc.usedBytes()
+	s.Recovered = m.recovered
 	s.Namespaces = len(m.byDigest)
 	return s
 }

@@ -1,0 +1,56 @@
+package worker
+
+import (
+	"testing"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+)
+
+func TestJobCounters(t *testing.T) {
+	if len(reasons)+1 != numReasons {
+		t.Fatalf("%d reasons and another, room for %d", len(reasons), numReasons)
+	}
+	var c jobCounters
+	c.count(&connector.Result{Status: connector.StatusOK, Asked: 5, Existing: 2, Chunks: 3, Bytes: 300, Micros: 100, AskMicros: 10, MoveMicros: 50})
+	c.count(&connector.Result{Status: connector.StatusFailed, Reason: reasonCorrupt, Failed: make([]byte, 8), Micros: 7})
+	c.count(&connector.Result{Status: connector.StatusDropped, Reason: "of a later version", Chunks: -1, Bytes: -1})
+	s := c.snapshot()
+	if s.ByStatus[connector.StatusOK] != 1 || s.ByStatus[connector.StatusFailed] != 1 || s.ByStatus[connector.StatusDropped] != 1 || len(s.ByStatus) != len(statuses) {
+		t.Errorf("by status %v", s.ByStatus)
+	}
+	if s.ByReason[reasonCorrupt] != 1 || s.ByReason[otherReason] != 1 || len(s.ByReason) != numReasons {
+		t.Errorf("by reason %v", s.ByReason)
+	}
+	if s.Asked != 5 || s.Existing != 2 || s.Moved != 3 || s.FailedBlocks != 2 || s.Bytes != 300 {
+		t.Errorf("counted %+v", s)
+	}
+	if s.Took.Count != 3 || s.Ask.Count != 1 || s.Move.Count != 1 || s.Took.Sum.Microseconds() != 107 {
+		t.Errorf("times %d %d %d, %s", s.Took.Count, s.Ask.Count, s.Move.Count, s.Took.Sum)
+	}
+}
+
+func TestQueueStats(t *testing.T) {
+	q := newQueue(10, 1<<20)
+	cancel := func() {}
+	for id, j := range []*job{{load: &connector.LoadJob{}}, {load: &connector.LoadJob{}}, {store: &connector.StoreJob{}}} {
+		j.id, j.bytes, j.cancel = uint64(id+1), 100, cancel
+		if err := q.add(j); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running := q.nextLoad()
+	if got, want := q.stats(), (QueueStats{WaitingLoads: 1, WaitingStores: 1, Running: 1, Bytes: 300}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	q.finish(running)
+	s := &Server{}
+	s.mu.queues = map[*queue]struct{}{}
+	s.watchQueue(q)
+	if got, want := s.queueStats(), (QueueStats{WaitingLoads: 1, WaitingStores: 1, Bytes: 200}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	s.unwatchQueue(q)
+	if got := s.queueStats(); got != (QueueStats{}) {
+		t.Errorf("without queues %+v", got)
+	}
+}
