@@ -7,6 +7,7 @@
 #   scripts/setup.sh                 everything that `make demo` and `make test` need
 #   scripts/setup.sh --system        only libzmq and pkg-config (what `make build` needs)
 #   scripts/setup.sh --with-peers    also the in-tree connector's store, to compare with
+#   scripts/setup.sh --with-bench    the peers, and LMCache in an environment of its own over .venv (build/peers/lmcache)
 #   scripts/setup.sh --relock        recompute the lock files from the *.in files
 #   scripts/setup.sh --print-python  print the interpreter that tests and demo are to use, install nothing
 #
@@ -140,20 +141,39 @@ install_peers() {
   stamped peers "$(digest "$lock")" || { find_uv; install_locked peers "$lock"; }
 }
 
+# install_lmcache makes an environment that sees the chosen one's packages and adds LMCache: nothing else meets its versions.
+install_lmcache() {
+  local python=$1 lock=$scripts/requirements-bench.lock overlay=$root/build/peers/lmcache want
+  want=$({ cat "$lock"; printf '%s\n' "$python"; } | sha256sum | cut -d' ' -f1)
+  [ ! -x "$overlay/bin/python" ] || [ "$(cat "$overlay/.setup" 2>/dev/null)" != "$want" ] || return 0
+  find_uv
+  say "installing LMCache and $(($(grep -c '==' "$lock") - 1)) pinned packages into ${overlay#"$root"/}"
+  rm -rf "$overlay"
+  "$uv" venv --quiet --python "$python" "$overlay" || die "uv could not create ${overlay#"$root"/}"
+  "$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' \
+    >"$("$overlay/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')/_base.pth"
+  "$uv" pip install --quiet --python "$overlay/bin/python" --no-deps --compile-bytecode -r "$lock" || die "uv could not install ${lock#"$root"/}"
+  printf '%s\n' "$want" >"$overlay/.setup"
+}
+
 relock() {
   find_uv
   local common=(--quiet --universal --python-version 3.11 --no-annotate --no-header --no-emit-index-url)
   cd "$scripts"
   "$uv" pip compile "${common[@]}" --override requirements-overrides.txt requirements.in -o requirements.lock
   "$uv" pip compile "${common[@]}" --constraint requirements.lock requirements-peers.in -o requirements-peers.lock
-  say "wrote scripts/requirements.lock and scripts/requirements-peers.lock"
+  # The overlay holds only what .venv does not have.
+  "$uv" pip compile "${common[@]}" --constraint requirements.lock --override requirements-overrides.txt --override requirements-bench-overrides.txt \
+    requirements-bench.in | grep -vxFf requirements.lock >requirements-bench.lock
+  say "wrote scripts/requirements.lock, scripts/requirements-peers.lock and scripts/requirements-bench.lock"
 }
 
 main() {
-  local peers=no system_only=no arg
+  local peers=no bench=no system_only=no arg
   for arg in "$@"; do
     case $arg in
       --with-peers) peers=yes ;;
+      --with-bench) peers=yes bench=yes ;;
       --system) system_only=yes ;;
       --relock) relock; return ;;
       --print-python) chosen_python; return ;;
@@ -172,6 +192,7 @@ main() {
     has_distribution "$python" pytest || die "$python has no pytest"
     say "using $python as it is"
   fi
+  [ $bench = no ] || install_lmcache "$python"
 }
 
 main "$@"
