@@ -172,7 +172,7 @@ func (s *Server) unclaim(e *engine) {
 	counters := e.lookups.counters.snapshot()
 	s.mu.Lock()
 	delete(s.mu.engines, e.path)
-	s.mu.retired.add(e.spec.Model, &counters)
+	s.mu.retired.add(alias(e.spec.Model), &counters)
 	s.mu.Unlock()
 	close(e.gone)
 }

@@ -2,6 +2,8 @@ package lookupd
 
 import (
 	"fmt"
+	"path"
+	"strings"
 	"sync/atomic"
 
 	"github.com/mooncake-sidecar/sidecar/internal/histogram"
@@ -96,6 +98,12 @@ const maxModels = 64
 // otherModels stands for the models beyond.
 const otherModels = "other"
 
+// alias is how metrics name a model: the end of its path, of bounded length.
+func alias(model string) string {
+	name := path.Base(model)
+	return strings.ToValidUTF8(name[:min(len(name), 128)], "_")
+}
+
 // modelCounters are counts by model.
 type modelCounters map[string]*Counters
 
@@ -130,7 +138,7 @@ type Stats struct {
 	// Total is of all engines since the start, those that are gone included.
 	Total   Counters
 	Engines []EngineStats
-	// Models is Total by model; beyond 64 models it is "other".
+	// Models is Total by model, named by the end of its path; beyond 64 models it is "other".
 	Models map[string]*Counters
 	// Sessions are open now, of engines, store clients and probes.
 	Sessions int
@@ -151,7 +159,7 @@ func (s *Server) Stats() Stats {
 	}
 	for _, e := range s.mu.engines {
 		c := e.lookups.counters.snapshot()
-		models.add(e.spec.Model, &c)
+		models.add(alias(e.spec.Model), &c)
 		out.Total.add(&c)
 		hello := &e.session.Hello
 		out.Engines = append(out.Engines, EngineStats{
