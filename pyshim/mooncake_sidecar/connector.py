@@ -33,6 +33,8 @@ from mooncake_sidecar.layout import UnsupportedLayout  # noqa: E402
 from mooncake_sidecar.lookup import LookupClient, LookupCounters  # noqa: E402
 from mooncake_sidecar.maintainer import Maintainer  # noqa: E402
 from mooncake_sidecar.metadata import SidecarMetadata, SidecarWorkerMetadata  # noqa: E402
+from mooncake_sidecar.observing import Jobs, Lookups  # noqa: E402
+from mooncake_sidecar.prom import SidecarPromMetrics  # noqa: E402
 from mooncake_sidecar.registrar import Registrar  # noqa: E402
 from mooncake_sidecar.registration import START_BUDGET_S, Registrant, describe  # noqa: E402
 from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
@@ -99,7 +101,9 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
                 'Set "kv_load_failure_policy": "recompute" in --kv-transfer-config',
                 transfer.kv_load_failure_policy,
             )
-        self._lookup = LookupClient(settings.lookup_timeout_ms, settings.lookup_async)
+        self._lookup = LookupClient(
+            settings.lookup_timeout_ms, settings.lookup_async, record=Lookups(self._stats, self._geometry.block_tokens)
+        )
         directory = paths.runtime_dir(settings.runtime_dir)
         wanted = [daemons.lookupd(directory, settings)]
         self._registrar = Registrar(
@@ -135,6 +139,9 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._scheduler.match(request, num_computed_tokens)
+
+    def get_external_cache_hit_sources(self, request: Any, num_external_tokens: int) -> dict[CacheHitSource, int]:
+        return self._scheduler.hit_sources(request, num_external_tokens)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         self._scheduler.allocated(request, blocks, num_external_tokens)
@@ -218,7 +225,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         self._maintainer.first_attempt.wait(_WORKER_WAITS_S)
 
     def _make_worker(self, take_link: Any, rank: int) -> WorkerRole:
-        return WorkerRole(take_link, rank=rank, by_block=self._by_block, count=self._stats.add)
+        return WorkerRole(take_link, rank=rank, by_block=self._by_block, count=self._stats.add, note=Jobs(self._stats))
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if (metadata := self._step()) is not None:
@@ -258,16 +265,26 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_kv_connector_stats(self) -> SidecarStats | None:
         if self._lookup is not None:
-            for name in ("lookups", "timeouts", "skipped", "malformed"):
+            for name in ("timeouts", "skipped", "malformed"):
                 now = getattr(self._lookup.counters, name)
                 if grown := now - getattr(self._counted, name):
-                    self._stats.add(f"lookup_{name}" if name != "lookups" else name, grown)
+                    self._stats.add(f"lookup_{name}", grown)
                     setattr(self._counted, name, now)
         return self._stats.take()
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> SidecarStats:
         return SidecarStats(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls,
+        vllm_config: Any,
+        metric_types: dict[Any, Any],
+        labelnames: list[str],
+        per_engine_labelvalues: dict[int, list[object]],
+    ) -> SidecarPromMetrics:
+        return SidecarPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         """End threads and sessions; the daemons see EOF."""

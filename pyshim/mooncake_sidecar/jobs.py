@@ -6,7 +6,7 @@ and hashes are turned into bytes by library calls, never by a Python loop.
 
 import hashlib
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,6 @@ from mooncake_sidecar import messages as msg
 from mooncake_sidecar.frames import pack
 from mooncake_sidecar.ids import wire_id
 
-MAX_TOKENS = 1 << 31
-"""The daemons' limit of a token count."""
 _BLOCK_ID = "I"
 if array(_BLOCK_ID).itemsize != 4:  # pragma: no cover - no such platform is known
     raise ImportError("this platform's unsigned int is not 32 bits wide")
@@ -43,6 +41,19 @@ class JobCommand:
     suspects: bytes = b""
     """Blocks (u32) that a failed load leaves without valid bytes; empty where
     failures are reported by request."""
+
+
+@dataclass(slots=True)
+class Numbering:
+    """Ids of jobs, shared by loads and stores, and the epoch that they are of."""
+
+    epoch: int
+    last: int = 0
+
+    def take(self) -> int:
+        """The next job's id."""
+        self.last += 1
+        return self.last
 
 
 @dataclass(slots=True)
@@ -77,21 +88,6 @@ class Report:
         self.incomplete |= other.incomplete
 
 
-def controls(params: Mapping[str, Any] | None) -> msg.Controls | None:
-    """Per-request wishes of ``kv_transfer_params``; what is no number of tokens is no wish.
-
-    Clients write them: what a daemon would refuse must not come that far.
-    """
-    if not params:
-        return None
-    found = {
-        name: value
-        for name in ("max_load_tokens", "max_offload_tokens")
-        if isinstance(value := params.get(name), int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
-    }
-    return msg.Controls(**found) if found else None
-
-
 def salt_tag(cache_salt: str | None) -> str:
     """A short digest of a request's cache salt, for quotas and scoped removal; the salt itself stays here."""
     return hashlib.sha256(cache_salt.encode()).hexdigest()[:16] if cache_salt else ""
@@ -114,6 +110,7 @@ class StoreRequest:
     prefill_end: int
     tables: Sequence[Sequence[int]]
     boundary_puts: list[tuple[int, int, int]]
+    wishes: msg.Controls | None = None
 
 
 def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, block_tokens: Sequence[int]) -> bytes:
@@ -140,7 +137,7 @@ def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, bloc
                 event=-1,
                 boundary_puts=what.boundary_puts,
                 salt_tag=salt_tag(request.cache_salt),
-                controls=controls(request.kv_transfer_params),
+                controls=what.wishes,
             )
         )
     )
@@ -156,6 +153,7 @@ def load_frame(
     tails: Sequence[tuple[int, int]],
     hash_tokens: int,
     block_tokens: Sequence[int],
+    wishes: msg.Controls | None = None,
 ) -> bytes:
     """The frame of a load job.
 
@@ -182,7 +180,7 @@ def load_frame(
                 ],
                 tails=list(tails),
                 salt_tag=salt_tag(request.cache_salt),
-                controls=controls(request.kv_transfer_params),
+                controls=wishes,
             )
         )
     )

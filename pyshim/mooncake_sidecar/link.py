@@ -57,8 +57,8 @@ class Outcome:
     request: str
     status: str
     failed: bytes
-    bytes: int = 0
-    chunks: int = 0
+    result: msg.Result | None = None
+    """What the daemon said, None if it died or refused the frame."""
     seconds: float = 0.0
 
 
@@ -225,8 +225,7 @@ class Link:
                 entry.request,
                 status,
                 failed,
-                result.bytes if result else 0,
-                result.chunks if result else 0,
+                result,
                 now - entry.sent_at,
             )
         )

@@ -22,6 +22,8 @@ _TAG = b"lookup2"
 _U32, _U16, _U64 = struct.Struct(">I"), struct.Struct(">H"), struct.Struct(">Q")
 _PAIR = struct.Struct(">II")
 _TRAILER = struct.Struct(">QB")
+_TIER = struct.Struct(">BI")
+_MAX_TIERS = 16
 _PENDING = 1
 _REFUSED = b"\0"
 _MAX_TAILS = 64
@@ -36,6 +38,8 @@ class Hit:
 
     tokens: int
     tails: tuple[tuple[int, int], ...] = ()
+    tiers: tuple[tuple[int, int], ...] = ()
+    """The hit by tier, as (tier, tokens) from its first token on; empty: all in host memory."""
 
 
 MISS = Hit(0)
@@ -52,20 +56,26 @@ class LookupCounters:
     malformed: int = 0
 
 
-def decode_answer(payload: bytes) -> Hit:
-    """Parse the in-tree reply: u32 tokens, then (u32 group, u32 tokens) pairs.
+def decode_answer(payload: bytes, tiers: bytes = b"") -> Hit:
+    """Parse the in-tree reply: u32 tokens, then (u32 group, u32 tokens) pairs; and what follows the status's flags.
 
     Raises:
         ValueError: any other length; the single byte 00 is the server's error.
     """
     if len(payload) < 4 or (len(payload) - 4) % _PAIR.size or len(payload) > 4 + _MAX_TAILS * _PAIR.size:
         raise ValueError(f"a lookup reply of {len(payload)} bytes")
-    return Hit(_U32.unpack_from(payload)[0], tuple(_PAIR.iter_unpack(payload[4:])))
+    if len(tiers) % _TIER.size or len(tiers) > _MAX_TIERS * _TIER.size:
+        raise ValueError(f"a lookup reply with {len(tiers)} bytes of tiers")
+    return Hit(
+        _U32.unpack_from(payload)[0], tuple(_PAIR.iter_unpack(payload[4:])), tuple(_TIER.iter_unpack(tiers))
+    )
 
 
 @dataclass(slots=True)
 class _Asked:
     sequence: int
+    tokens: int
+    began: float
     deadline: float
     hit: Hit | None = None
     again: bool = False
@@ -74,7 +84,17 @@ class _Asked:
 class LookupClient:
     """Used by the scheduler's thread, except for ``mark_up``, ``ping`` and ``wake``."""
 
-    def __init__(self, timeout_ms: int, asynchronous: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        timeout_ms: int,
+        asynchronous: bool,
+        clock: Callable[[], float] = time.monotonic,
+        record: Callable[[float, int, bool], None] = lambda seconds, tokens, answered: None,
+    ) -> None:
+        """Args:
+        record: takes each lookup's duration, the tokens it asked about, and whether it was answered.
+        """
+        self._record = record
         self._timeout_s = timeout_ms / 1000
         self._clock = clock
         self._waited_s = 0.0
@@ -184,11 +204,11 @@ class LookupClient:
         self._asked.clear()
         self._by_sequence.clear()
 
-    def _send(self, request_id: str, num_tokens: int, hashes: Sequence[bytes], deadline: float) -> _Asked:
+    def _send(self, request_id: str, num_tokens: int, hashes: Sequence[bytes], began: float, deadline: float) -> _Asked:
         self._forget(request_id)
         self._sequence += 1
         self.counters.lookups += 1
-        entry = _Asked(self._sequence, deadline)
+        entry = _Asked(self._sequence, num_tokens, began, deadline)
         self._open().send_multipart(
             [
                 b"",
@@ -208,13 +228,13 @@ class LookupClient:
     def _wait(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit:
         began = self._clock()
         deadline = began + self._timeout_s
-        entry = self._send(request_id, num_tokens, hashes, deadline)
+        entry = self._send(request_id, num_tokens, hashes, began, deadline)
         sock = self._open()
         while entry.hit is None and not entry.again:
             # Rounded up: a poll of 0 ms would spin through the last millisecond.
             left_ms = int((deadline - self._clock()) * 1000 + 0.999)
             if left_ms <= 0 or not sock.poll(left_ms):
-                self.counters.timeouts += 1
+                self._late(entry)
                 self._fail(f"lookup was not answered within {self._timeout_s * 1000:.0f} ms")
                 return MISS
             self._drain(sock)
@@ -227,22 +247,30 @@ class LookupClient:
         sock = self._open()
         entry = self._asked.get(request_id)
         if entry is None:
-            self._send(request_id, num_tokens, hashes, now + ASYNC_DEADLINE_S)
+            self._send(request_id, num_tokens, hashes, now, now + ASYNC_DEADLINE_S)
             return None
         self._drain(sock)
         if entry.hit is not None:
             self._forget(request_id)
             return entry.hit
         if now >= entry.deadline:
-            self.counters.timeouts += 1
+            self._late(entry)
             if entry.again:  # the server lives, the answer is only far away
                 self._forget(request_id)
             else:
                 self._fail(f"lookup was not answered within {ASYNC_DEADLINE_S * 1000:.0f} ms")
             return MISS
         if entry.again:
-            self._send(request_id, num_tokens, hashes, entry.deadline)
+            self._send(request_id, num_tokens, hashes, entry.began, entry.deadline)
         return None
+
+    def _late(self, entry: _Asked) -> None:
+        self.counters.timeouts += 1
+        self._record(self._clock() - entry.began, entry.tokens, False)
+
+    def _answered(self, entry: _Asked, hit: Hit, well: bool) -> None:
+        entry.hit = hit
+        self._record(self._clock() - entry.began, entry.tokens, well)
 
     def _drain(self, sock: zmq.Socket) -> None:
         """Take in every answer that has come; answers nobody waits for are dropped."""
@@ -251,12 +279,12 @@ class LookupClient:
                 frames = sock.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            if len(frames) != 3 or len(frames[2]) != _TRAILER.size:
+            if len(frames) != 3 or len(frames[2]) < _TRAILER.size:
                 self.counters.malformed += 1
                 if frames[1:] == [_REFUSED]:
                     self._refuse_oldest()
                 continue
-            sequence, flags = _TRAILER.unpack(frames[2])
+            sequence, flags = _TRAILER.unpack_from(frames[2])
             entry = self._asked.get(self._by_sequence.get(sequence, ""))
             if entry is None or entry.sequence != sequence:
                 continue
@@ -264,16 +292,16 @@ class LookupClient:
                 entry.again = True
                 continue
             try:
-                entry.hit = decode_answer(frames[1])
+                self._answered(entry, decode_answer(frames[1], frames[2][_TRAILER.size :]), True)
             except ValueError:
                 self.counters.malformed += 1
-                entry.hit = MISS
+                self._answered(entry, MISS, False)
 
     def _refuse_oldest(self) -> None:
         """The server could not serve a question and does not say which: it answers them in order."""
         for entry in self._asked.values():
             if entry.hit is None and not entry.again:
-                entry.hit = MISS
+                self._answered(entry, MISS, False)
                 return
 
     def _forget(self, request_id: str) -> None:

@@ -204,7 +204,10 @@ class Result(_Message, tag="result"):
     chunks: int = 0
     existing: int = 0
     bytes: int = 0
+    asked: int = 0
     us: int = 0
+    ask_us: int = 0
+    move_us: int = 0
 
 
 class Pong(_Message, tag="pong"):

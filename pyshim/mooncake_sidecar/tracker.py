@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from mooncake_sidecar.messages import Controls
 from mooncake_sidecar.pins import PinSet
+from mooncake_sidecar.wishes import MAX_TOKENS
 
 
 @dataclass(slots=True)
@@ -13,6 +15,9 @@ class LoadPlan:
     local_tokens: int
     token_len: int
     tails: tuple[tuple[int, int], ...]
+    tiers: tuple[tuple[int, int], ...] = ()
+    """The lookup's (tier, tokens) pairs, of the ``hit_tokens`` that it found."""
+    hit_tokens: int = 0
     armed: bool = False
     """vLLM has allocated the blocks; the job goes out with this step."""
     tables: tuple[list[int], ...] = ()
@@ -23,9 +28,11 @@ class Tracker:
     """One run of a request: from its first scheduling, or resumption, to its preemption or end."""
 
     token_len: int
-    """Tokens computed at the end of the step, drafts not counted."""
+    """Tokens computed at the end of the step in which it was last looked at, drafts not counted."""
     prefill_end: int
     """Length of the current prefill, replayed outputs included."""
+    most: int = MAX_TOKENS
+    """The longest prefix that may be saved, in tokens."""
     saved: int = 0
     tail_sent: bool = False
     pins: PinSet = field(default_factory=PinSet)
@@ -36,13 +43,18 @@ class Tracker:
         Only whole scheduler blocks are saved, each boundary once; the tail once,
         with the step that first covers the prompt.
         """
-        boundary = self.token_len // block_tokens * block_tokens
-        publish = fine and not self.tail_sent and 0 < prompt_tokens <= self.token_len
+        boundary = min(self.token_len, self.most) // block_tokens * block_tokens
+        publish = fine and not self.tail_sent and 0 < prompt_tokens <= min(self.token_len, self.most)
         if boundary <= self.saved and not publish:
             return None
         self.saved = max(self.saved, boundary)
         self.tail_sent |= publish
         return boundary, publish
+
+    def next_boundary(self, block_tokens: int) -> int | None:
+        """The tokens with which there is something to save again, None for never."""
+        tokens = (self.saved // block_tokens + 1) * block_tokens
+        return tokens if tokens <= self.most else None
 
 
 @dataclass(slots=True)
@@ -50,6 +62,7 @@ class Entry:
     """A request that vLLM has asked about and not finished."""
 
     request: Any
+    wishes: Controls | None = None
     load: LoadPlan | None = None
     tracker: Tracker | None = None
     failed: bool = False

@@ -40,6 +40,7 @@ class WorkerRole:
         rank: int,
         by_block: bool,
         count: Callable[[str, float], None] = lambda name, value: None,
+        note: Callable[[Outcome], None] = lambda outcome: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
@@ -47,11 +48,13 @@ class WorkerRole:
         rank: this worker's rank in the engine.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
         count: adds to a named counter.
+        note: is told of each job's end.
         """
         self._take_link = take_link
         self._rank = rank
         self._by_block = by_block
         self._count = count
+        self._note = note
         self._clock = clock
         self._link: Link | None = None
         self._old: list[Link] = []
@@ -145,11 +148,7 @@ class WorkerRole:
 
     def _collect(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
-            self._count(f"{outcome.kind}s", 1)
-            self._count(f"{outcome.kind}_bytes", outcome.bytes)
-            self._count(f"{outcome.kind}_seconds", outcome.seconds)
-            if outcome.status != msg.STATUS_OK:
-                self._count(f"{outcome.kind}s_{outcome.status}", 1)
+            self._note(outcome)
             if outcome.kind == msg.KIND_STORE:
                 self._store_ended(outcome.job, outcome.status == msg.STATUS_OK)
             else:

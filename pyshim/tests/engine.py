@@ -139,8 +139,8 @@ class Engine:
         self.scheduler.add_request(request)
         return request
 
-    def step(self, received=(), bad=(), acknowledge=True, ready=None, failed=(), incomplete=()):
-        """One step. All stores sent so far are acknowledged, unless told otherwise."""
+    def step(self, received=(), bad=(), acknowledge=True, ready=None, failed=(), incomplete=(), accepted=None):
+        """One step. All stores sent so far are acknowledged, unless told otherwise; ``accepted`` drafts by request."""
         output = self.scheduler.schedule()
         self.output = output
         self.commands = output.kv_connector_metadata.commands
@@ -156,7 +156,7 @@ class Engine:
         for name in names:
             request = self.scheduler.requests[name]
             end = request.num_computed_tokens >= request.num_tokens
-            sampled.append([5] if end else [])
+            sampled.append([5] * (1 + (accepted or {}).get(name, 0)) if end else [])
         outcome = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: i for i, name in enumerate(names)},

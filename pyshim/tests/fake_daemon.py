@@ -234,7 +234,7 @@ class Fake:
                 "chunks": 0,
                 "existing": 0,
                 "bytes": 0,
-                "us": 1,
+                "us": 4,
             }
             if self.cancelled(state, job["job"]):
                 result["status"] = "cancelled"
@@ -242,6 +242,7 @@ class Fake:
                 result["status"] = "dropped" if job["t"] == "store" else "failed"
             else:
                 self.stats[job["t"] + "s"] += 1
+                result |= {"asked": 0, "ask_us": 1, "move_us": 2}
                 getattr(self, job["t"])(state, job, result)
         try:
             self.send(conn, result)
@@ -267,7 +268,12 @@ class Fake:
 
     def store(self, state, job, result):
         for group, _, block, key in self.keyed(state, job):
-            if block and (group, key) not in self.chunks:
+            if not block:
+                continue
+            result["asked"] += 1
+            if (group, key) in self.chunks:
+                result["existing"] += 1
+            else:
                 data = b"".join(bytes(region[a:b]) for region, a, b in self.pieces(state, group, block))
                 self.chunks[group, key] = (zlib.crc32(data), data)
                 result["chunks"] += 1
@@ -280,13 +286,14 @@ class Fake:
             if start < job["local_tokens"] or not block:
                 continue
             crc, data = self.chunks.get((group, key), (0, b"?"))
+            result["asked"] += 1
             if zlib.crc32(data) != crc:
                 failed.append(block)
                 continue
-            for region, a, b in self.pieces(state, group, block):
-                region[a:b], data = data[: b - a], data[b - a :]
             result["chunks"] += 1
             result["bytes"] += len(data)
+            for region, a, b in self.pieces(state, group, block):
+                region[a:b], data = data[: b - a], data[b - a :]
         result["status"] = "failed" if failed else "ok"
         if failed:
             result["failed"] = failed.tobytes()

@@ -16,7 +16,9 @@ from mooncake_sidecar.board import sealed_memfd
 from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, StoreRequest, block_bytes, load_frame, store_frame
 from mooncake_sidecar.maintainer import Maintainer
 from mooncake_sidecar.namespace import Ranks
+from mooncake_sidecar.observing import Jobs
 from mooncake_sidecar.registration import Memory, Registrant
+from mooncake_sidecar.stats import SidecarStats
 from mooncake_sidecar.worker import WorkerRole
 
 PAGE, BLOCKS, TOKENS = 256, 64, 16
@@ -54,12 +56,13 @@ class Rank:
         )
         self.maintainer = Maintainer(registrant.connect, "fake")
         self.offset = 0.0
-        self.counts = {}
+        self.stats = SidecarStats()
         self.role = WorkerRole(
             self.maintainer.take,
             rank=0,
             by_block=by_block,
-            count=lambda name, n: self.counts.__setitem__(name, self.counts.get(name, 0) + n),
+            count=self.stats.add,
+            note=Jobs(self.stats),
             clock=lambda: time.monotonic() + self.offset,
         )
         self.jobs = 0
@@ -149,7 +152,10 @@ def test_a_store_and_a_load(start_daemon, make_rank):
     assert [rank.content(b) for b in (7, 8, 9)] == [{11}, {12}, {13}]
     assert rank.stores == {1: 1}
     assert daemon.stats()["stores"] == 1
-    assert rank.counts["store_bytes"] == 3 * PAGE
+    reduced = rank.stats.reduce()
+    assert (reduced["save_exists_total_keys"], reduced["save_put_total_keys"]) == (3, 3)
+    assert reduced["save_put_total_bytes"] == reduced["load_get_total_bytes"] == 3 * PAGE
+    assert "save_put_error_count" in reduced and not any(v for k, v in reduced.items() if "fail" in k or "error" in k)
 
 
 def test_finished_and_preempted_come_before_the_jobs(start_daemon, make_rank):
@@ -287,7 +293,7 @@ def test_a_cancelled_load_is_acknowledged_and_its_blocks_are_bad(start_daemon, m
     rank.offset += 10.5
     rank.until(lambda: rank.received)
     assert rank.bad == {7, 8, 9} and daemon.stats()["cancels"] == 1
-    assert rank.counts["loads_cancelled"] == 1
+    assert rank.stats.reduce()["loads_cancelled"] == 1
 
 
 def test_a_store_that_takes_too_long_is_given_up(start_daemon, make_rank):

@@ -1,5 +1,7 @@
 """Requests that end, return or are pushed out between two steps, inside vLLM's real scheduler."""
 
+import random
+
 import pytest
 
 pytest.importorskip("vllm")
@@ -91,16 +93,23 @@ def test_wishes_that_no_daemon_could_read_are_no_wishes(make_engine):
 
 
 def test_decode_saving_keeps_up_with_what_is_computed(make_engine):
-    """Accepted drafts grow a request by more than one token a step; no boundary may be left behind."""
-    engine = make_engine(budget=256, save_decode_cache=True)
-    engine.add("a", 40, max_tokens=200)
+    """Drafts are scheduled and some are accepted; no boundary may be left behind, none saved before it is certain."""
+    rng = random.Random(7)
+    engine = make_engine(num_blocks=400, budget=256, save_decode_cache=True)
+    engine.scheduler.log_stats = False  # it was not told that there are drafts
+    names = [f"r{i}" for i in range(6)]
+    for i, name in enumerate(names):
+        engine.add(name, 40 + 7 * i, max_tokens=230, seed=i)
     engine.step()
-    tracker = engine.connector._scheduler._entries["a"].tracker
-    for _ in range(30):
-        engine.step()
-        request = engine.scheduler.requests["a"]
-        # The step's own token is sampled after it was built.
-        assert tracker.token_len == request.num_tokens - 1
-        request.append_output_token_ids([7, 7, 7])
-        request.num_computed_tokens += 3
+    entries = engine.connector._scheduler._entries
+    for turn in range(60):
+        requests = [engine.scheduler.requests[name] for name in names]
+        for request in requests:
+            request.spec_token_ids = [7] * rng.randrange(4)
+        certain = [request.num_tokens for request in requests]
+        if turn % 10 == 3:  # someone else's prefill moves the bound of them all
+            engine.add(f"other{turn}", 120, max_tokens=1, seed=turn)
+        engine.step(accepted={r.request_id: rng.randint(0, len(r.spec_token_ids)) for r in requests})
+        assert [entries[name].tracker.saved for name in names] == [tokens // 16 * 16 for tokens in certain]
     engine.drain()
+    assert engine.used() == 0 and len(engine.connector._scheduler._saver._growth) == 0

@@ -1,0 +1,231 @@
+"""What a step saves: which requests came to a boundary, and their store jobs.
+
+Nothing here loops over blocks in Python beyond what is new in a step, nor over
+requests that only decode (``growth``).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mooncake_sidecar.growth import Growth
+from mooncake_sidecar.jobs import JobCommand, Numbering, StoreRequest, store_frame
+from mooncake_sidecar.namespace import Geometry
+from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
+from mooncake_sidecar.tails import BoundaryPut, TailPlanner
+from mooncake_sidecar.tracker import Entry, Tracker
+from mooncake_sidecar.wishes import MAX_TOKENS
+
+logger = logging.getLogger("vllm.mooncake_sidecar.saving")
+
+
+class Saver:
+    """The saving half of the scheduler role; used by its thread."""
+
+    def __init__(
+        self, geometry: Geometry, pins: PinLedger, numbers: Numbering, *, prefills: bool, decodes: bool
+    ) -> None:
+        """Args:
+        prefills: save prefills (producer or both).
+        decodes: save what decoding completes, in any role.
+        """
+        self._geometry = geometry
+        self._block = geometry.spec.scheduler_block_tokens
+        self._hash = geometry.spec.hash_block_tokens
+        self._block_tokens = geometry.block_tokens
+        self._planner = TailPlanner.of(geometry)
+        self._store_group = {engine: store for store, engine in enumerate(geometry.store_group_ids)}
+        self._pins = pins
+        self._numbers = numbers
+        self._prefills = prefills
+        self._decodes = decodes
+        self._growth = Growth()
+        self._plans: dict[str, tuple[int, bool]] = {}
+        self._tails: list[JobCommand] = []
+
+    @property
+    def late(self) -> set[str]:
+        """Requests of which a job is sent with the next step although they have ended."""
+        return {command.request for command in self._tails} if self._tails else set()
+
+    @property
+    def pending(self) -> bool:
+        """A job waits for the next step."""
+        return bool(self._tails)
+
+    def begin(self, entry: Entry, computed: int, prefill_end: int) -> None:
+        """The request runs, for the first time or again.
+
+        Args:
+            computed: tokens at the end of this step.
+        """
+        most = MAX_TOKENS if entry.wishes is None else entry.wishes.max_offload_tokens
+        entry.tracker = Tracker(computed, prefill_end, MAX_TOKENS if most is None else most)
+        if self._prefills:
+            self._plan(entry)
+        if self._prefills or self._decodes:
+            self._watch(entry, computed)
+
+    def forget(self, request_id: str) -> None:
+        """The request was preempted or has ended."""
+        self._growth.forget(request_id)
+
+    def advance(self, scheduled: Mapping[str, int]) -> None:
+        """Plan for the requests that go on from an earlier step."""
+        if not self._growth:
+            return
+        for request_id, entry in self._growth.due(scheduled):
+            request, tracker = entry.request, entry.tracker
+            computed = request.num_computed_tokens
+            scheduled_to = computed + scheduled[request_id]
+            # Tokens that exist: drafts are scheduled but may be rejected.
+            tracker.token_len = max(tracker.token_len, min(scheduled_to, request.num_tokens))
+            if self._prefills or computed >= tracker.prefill_end:
+                self._plan(entry)
+            self._watch(entry, scheduled_to)
+
+    def jobs(self, entries: Mapping[str, Entry], state: Any, scheduled: Mapping[str, int]) -> list[JobCommand]:
+        """This step's store jobs.
+
+        Args:
+            state: vLLM's current block tables and the states it hands off; may be None.
+        """
+        puts = self._handed_off(entries, state) if state is not None and state.boundary_state_offloads else {}
+        plans, self._plans = self._plans, {}
+        for request_id in puts:
+            plans.setdefault(request_id, (0, False))
+        found = []
+        for request_id, (boundary, publish) in plans.items():
+            command = self._store(entries[request_id], boundary, publish, puts.get(request_id, []), state, scheduled)
+            if command is not None:
+                found.append(command)
+        if self._tails:
+            found += self._tails
+            self._tails = []
+        return found
+
+    def finished_tail(
+        self,
+        entry: Entry,
+        tables: Sequence[Sequence[int]],
+        offloads: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """Save a tail that was finished with its request, with the next step."""
+        request, tracker = entry.request, entry.tracker
+        if not self._prefills or tracker is None:
+            return
+        puts = [
+            (self._store_group.get(group, -1), block, tokens)
+            for group, block, tokens in offloads
+            if block != NULL_BLOCK and tokens <= min(tracker.prefill_end, tracker.most)
+        ]
+        usable = len(puts) == len(offloads) and len({tokens for _, _, tokens in puts}) == 1
+        if not usable or any(group not in self._geometry.mamba_groups for group, _, _ in puts):
+            return
+        own = [list(tables[group]) for group in self._geometry.store_group_ids]
+        puts = self._with_tail(tracker, request, own, puts, request.num_computed_tokens, False)
+        what = StoreRequest(request, 0, request.num_computed_tokens, tracker.prefill_end, own, puts, entry.wishes)
+        self._tails.append(self._emit(tracker, what))
+
+    # ---- parts ----
+
+    def _plan(self, entry: Entry) -> None:
+        plan = entry.tracker.plan_save(self._block, entry.request.num_prompt_tokens, self._geometry.fine)
+        if plan is not None:
+            self._plans[entry.request.request_id] = plan
+
+    def _watch(self, entry: Entry, scheduled_to: int) -> None:
+        tracker, request_id = entry.tracker, entry.request.request_id
+        boundary = tracker.next_boundary(self._block)
+        if tracker.most == 0:
+            self._growth.forget(request_id)
+        elif tracker.token_len < tracker.prefill_end:
+            self._growth.watch_prefill(request_id, entry)
+        elif self._decodes and boundary is not None:
+            self._growth.watch_decode(request_id, entry, scheduled_to, boundary)
+        else:
+            self._growth.forget(request_id)
+
+    def _handed_off(self, entries: Mapping[str, Entry], state: Any) -> dict[str, list[BoundaryPut]]:
+        """Recurrent states at exact boundaries that the core offers this step."""
+        accepted: dict[str, list[BoundaryPut]] = {}
+        if not self._prefills:
+            return accepted
+        for request_id, offers in state.boundary_state_offloads.items():
+            entry = entries.get(request_id)
+            if entry is None or entry.tracker is None:
+                continue
+            last = min(entry.tracker.prefill_end, entry.tracker.most)
+            puts = [
+                (self._store_group[group], block, tokens)
+                for group, block, tokens in offers
+                if block != NULL_BLOCK
+                and tokens <= last
+                and self._store_group.get(group, -1) in self._geometry.mamba_groups
+            ]
+            if puts:
+                accepted[request_id] = puts
+        return accepted
+
+    def _with_tail(
+        self,
+        tracker: Tracker,
+        request: Any,
+        own: Sequence[Sequence[int]],
+        state_puts: list[BoundaryPut],
+        completed: int,
+        publish: bool,
+    ) -> list[BoundaryPut]:
+        """The states' puts, and before them those of the other groups that make a hit there; all of these or none."""
+        tail = self._planner.puts(
+            own, state_puts, request.num_prompt_tokens, completed, len(request.block_hashes), publish
+        )
+        if any(tokens > tracker.most for _, _, tokens in tail):
+            return state_puts
+        return [*tail, *state_puts]
+
+    def _store(
+        self,
+        entry: Entry,
+        boundary: int,
+        publish: bool,
+        state_puts: list[BoundaryPut],
+        state: Any,
+        scheduled: Mapping[str, int],
+    ) -> JobCommand | None:
+        tracker, request = entry.tracker, entry.request
+        tables = state.get_block_ids(request.request_id) if state is not None else None
+        if tables is None:
+            logger.debug("no block table for request %s: not saved", request.request_id)
+            return None
+        own = [tables[group] for group in self._geometry.store_group_ids]
+        puts = state_puts
+        if state_puts and (now := scheduled.get(request.request_id)):  # it need not have been due
+            tracker.token_len = max(tracker.token_len, min(request.num_computed_tokens + now, request.num_tokens))
+        if publish or state_puts:
+            puts = self._with_tail(tracker, request, own, state_puts, tracker.token_len, publish)
+        if not boundary and not puts:
+            return None
+        return self._emit(
+            tracker, StoreRequest(request, boundary, tracker.token_len, tracker.prefill_end, own, puts, entry.wishes)
+        )
+
+    def _emit(self, tracker: Tracker, what: StoreRequest) -> JobCommand:
+        """Number a store job, hold its blocks and pack it."""
+        job = self._numbers.take()
+        if what.token_len:
+            # Ranks may go back to where their last success was, but not behind
+            # what all of them have: there the null block stands, which no one
+            # reads. States are stored from boundary puts alone.
+            saved = self._pins.saved(tracker.pins)
+            held = []
+            for group, (table, tokens) in enumerate(zip(what.tables, self._block_tokens, strict=True)):
+                mamba = group in self._geometry.mamba_groups
+                held.append([] if mamba else table[saved // tokens : -(-what.token_len // tokens)])
+                what.tables[group] = [] if mamba else [NULL_BLOCK] * (saved // tokens) + held[group]
+        else:
+            what.tables = [[] for _ in self._block_tokens]
+            held = tracker.pins.tables or what.tables
+        self._pins.take(tracker.pins, job, held, [block for _, block, _ in what.boundary_puts], what.token_len)
+        frame = store_frame(job, self._numbers.epoch, what, self._hash, self._block_tokens)
+        return JobCommand(job, what.request.request_id, frame)
