@@ -136,7 +136,7 @@ class Saver:
 
     def _watch(self, entry: Entry, scheduled_to: int) -> None:
         tracker, request_id = entry.tracker, entry.request.request_id
-        boundary = tracker.next_boundary(self._block)
+        boundary = tracker.next_save(self._block, entry.request.num_prompt_tokens, self._geometry.fine)
         if tracker.most == 0:
             self._growth.forget(request_id)
         elif tracker.token_len < tracker.prefill_end:

@@ -51,9 +51,11 @@ class Tracker:
         self.tail_sent |= publish
         return boundary, publish
 
-    def next_boundary(self, block_tokens: int) -> int | None:
-        """The tokens with which there is something to save again, None for never."""
+    def next_save(self, block_tokens: int, prompt_tokens: int, fine: bool) -> int | None:
+        """The tokens with which ``plan_save`` has something to save again, None for never."""
         tokens = (self.saved // block_tokens + 1) * block_tokens
+        if fine and not self.tail_sent:
+            tokens = min(tokens, prompt_tokens)
         return tokens if tokens <= self.most else None
 
 
