@@ -133,7 +133,7 @@ func invoke(args ...string) (code int, out, errOut string) {
 	var stdout, stderr bytes.Buffer
 	cfg := &config.LookupdConfig{}
 	d := lookupdCommand(cfg)
-	d.Run = func(context.Context, *slog.Logger) error { return errors.New("the daemon ran") }
+	d.Run = func(context.Context, daemon.Control, *slog.Logger) error { return errors.New("the daemon ran") }
 	d.Out, d.Err = &stdout, &stderr
 	code = d.Main(context.Background(), append([]string{"mooncake-lookupd"}, args...))
 	return code, stdout.String(), stderr.String()

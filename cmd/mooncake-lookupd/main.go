@@ -20,13 +20,15 @@ func lookupdCommand(cfg *config.LookupdConfig) *command.Daemon {
 		Usage:   "prefix lookup and shared-memory KV store of a node, for vLLM",
 		Example: "mooncake-lookupd --store-bytes 16GiB\nmooncake-lookupd --config /etc/mooncake-sidecar.yaml --log-format json\nmooncake-lookupd status --json",
 		Fields:  cfg.Fields(),
-		Configure: func(source config.Source) (common *config.Common, err error) {
-			if cfg, err = config.LoadLookupd(source); err != nil {
-				return nil, err
+		Configure: func(source config.Source) (common *config.Common, settings []config.Setting, err error) {
+			if cfg, settings, err = config.LoadLookupd(source); err != nil {
+				return nil, nil, err
 			}
-			return &cfg.Common, nil
+			return &cfg.Common, settings, nil
 		},
-		Run: func(ctx context.Context, log *slog.Logger) error { return daemon.RunLookupd(ctx, cfg, log) },
+		Run: func(ctx context.Context, control daemon.Control, log *slog.Logger) error {
+			return daemon.RunLookupd(ctx, cfg, control, log)
+		},
 		Status: func(ctx context.Context) (*daemon.Status, error) {
 			return daemon.LookupdStatus(ctx, cfg.RuntimeDir)
 		},

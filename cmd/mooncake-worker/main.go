@@ -17,13 +17,15 @@ func main() {
 		Usage:   "copies KV blocks between a vLLM rank and the node's KV store",
 		Example: "mooncake-worker --device host-0\nmooncake-worker --config /etc/mooncake-sidecar.yaml --device cuda-1\nmooncake-worker --device host-0 status --json",
 		Fields:  cfg.Fields(),
-		Configure: func(source config.Source) (common *config.Common, err error) {
-			if cfg, err = config.LoadWorker(source); err != nil {
-				return nil, err
+		Configure: func(source config.Source) (common *config.Common, settings []config.Setting, err error) {
+			if cfg, settings, err = config.LoadWorker(source); err != nil {
+				return nil, nil, err
 			}
-			return &cfg.Common, nil
+			return &cfg.Common, settings, nil
 		},
-		Run: func(ctx context.Context, log *slog.Logger) error { return daemon.RunWorker(ctx, cfg, log) },
+		Run: func(ctx context.Context, control daemon.Control, log *slog.Logger) error {
+			return daemon.RunWorker(ctx, cfg, control, log)
+		},
 		Status: func(ctx context.Context) (*daemon.Status, error) {
 			return daemon.WorkerStatus(ctx, cfg.RuntimeDir, cfg.Device)
 		},

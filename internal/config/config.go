@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -14,47 +17,60 @@ import (
 type Common struct {
 	// RuntimeDir holds the sockets; see docs/protocol.md. Empty: see
 	// DefaultRuntimeDir.
-	RuntimeDir string `yaml:"runtime_dir"`
+	RuntimeDir string
 	// LogLevel is debug, info, warn or error. Default info.
-	LogLevel string `yaml:"log_level"`
-	// LogFormat is text or json. Default text.
-	LogFormat string `yaml:"log_format"`
+	LogLevel string
+	// LogFormat is text, json, journal, or auto: what fits where the log goes.
+	// Default auto.
+	LogFormat string
 	// Linger is how long an autostarted daemon stays after its last session.
 	// Default 15m.
-	Linger time.Duration `yaml:"linger"`
+	Linger time.Duration
 	// Autostarted: a shim started the daemon. It ends by itself (Linger), and the
 	// shim may kill it. Set by flag or environment only.
-	Autostarted bool `yaml:"-"`
+	Autostarted bool
+}
+
+// HTTP is where a daemon answers health and metrics besides its socket in the
+// runtime directory.
+type HTTP struct {
+	// HTTPListen is a TCP address, empty for none. An autostarted daemon listens
+	// on none: two of them would have one environment.
+	HTTPListen string
+	// HTTPAllowRemote lets HTTPListen be another address than loopback.
+	HTTPAllowRemote bool
 }
 
 // LookupdConfig is the configuration of mooncake-lookupd.
 type LookupdConfig struct {
-	Common `yaml:"-"`
+	Common
+	HTTP
 	// StoreBytes is the size of the shared-memory store. Default: a quarter of the
 	// memory, at least 256 MiB.
-	StoreBytes Size `yaml:"store_bytes"`
+	StoreBytes Size
 	// LeaseTTL is how long a lookup keeps the chunks of its hit from eviction
 	// unless the engine releases them earlier. Default 30s.
-	LeaseTTL time.Duration `yaml:"lease_ttl"`
+	LeaseTTL time.Duration
 }
 
 // WorkerConfig is the configuration of mooncake-worker.
 type WorkerConfig struct {
-	Common `yaml:"-"`
+	Common
+	HTTP
 	// Device names the device and its rank on the node: host-0, cuda-0. It is
 	// part of the socket's name. Default host-0.
-	Device string `yaml:"device"`
+	Device string
 	// Verify compares the checksum of every loaded shard, whatever the engine
 	// asks for. Default false: the engine decides.
-	Verify bool `yaml:"verify"`
+	Verify bool
 	// QueueJobs bounds the jobs that wait, loads and stores each, by engine rank; a job that finds
 	// the queue full is dropped. Default 1024.
-	QueueJobs int `yaml:"queue_jobs"`
+	QueueJobs int
 	// LoadWorkers is how many loads run at a time, by engine rank. Default 2.
-	LoadWorkers int `yaml:"load_workers"`
+	LoadWorkers int
 	// BatchBytes bounds what is copied between two looks at the cancel word.
 	// Default 8MiB.
-	BatchBytes Size `yaml:"batch_bytes"`
+	BatchBytes Size
 }
 
 const (
@@ -78,14 +94,19 @@ func (c *LookupdConfig) SetDefaults(root fs.FS) {
 //
 // REQUIRES: SetDefaults.
 func (c *LookupdConfig) Validate() error {
-	faults := c.Common.faults()
+	return errors.Join(append(c.Common.faults(), c.faults()...)...)
+}
+
+// faults are those of the daemon's own section.
+func (c *LookupdConfig) faults() []error {
+	faults := c.HTTP.faults()
 	if c.StoreBytes < MinStoreBytes {
 		faults = append(faults, fault("store_bytes", "%s is less than the %s that a store needs", c.StoreBytes, Size(MinStoreBytes)))
 	}
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {
 		faults = append(faults, fault("lease_ttl", "%s; want 1s to 1h", c.LeaseTTL))
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
 // SetDefaults fills in what is unset.
@@ -111,7 +132,12 @@ var deviceName = regexp.MustCompile(`^(host|cuda)-(0|[1-9][0-9]{0,3})$`)
 //
 // REQUIRES: SetDefaults.
 func (c *WorkerConfig) Validate() error {
-	faults := c.Common.faults()
+	return errors.Join(append(c.Common.faults(), c.faults()...)...)
+}
+
+// faults are those of the daemon's own section.
+func (c *WorkerConfig) faults() []error {
+	faults := c.HTTP.faults()
 	if !deviceName.MatchString(c.Device) {
 		faults = append(faults, fault("device", "%q; want a kind and a number, host-0 or cuda-0", c.Device))
 	}
@@ -124,7 +150,7 @@ func (c *WorkerConfig) Validate() error {
 	if c.BatchBytes < minBatchBytes || c.BatchBytes > 1<<30 {
 		faults = append(faults, fault("batch_bytes", "%s; want %s to 1GiB", c.BatchBytes, Size(minBatchBytes)))
 	}
-	return errors.Join(faults...)
+	return faults
 }
 
 // DeviceKind returns the kind in a device's name: host or cuda.
@@ -138,7 +164,7 @@ func (c *Common) setDefaults() {
 		c.LogLevel = "info"
 	}
 	if c.LogFormat == "" {
-		c.LogFormat = "text"
+		c.LogFormat = FormatAuto
 	}
 	if c.Linger == 0 {
 		c.Linger = 15 * time.Minute
@@ -150,8 +176,8 @@ func (c *Common) faults() []error {
 	if _, err := c.Level(); err != nil {
 		faults = append(faults, fault("log_level", "%q; want debug, info, warn or error", c.LogLevel))
 	}
-	if c.LogFormat != "text" && c.LogFormat != "json" {
-		faults = append(faults, fault("log_format", "%q; want text or json", c.LogFormat))
+	if !slices.Contains([]string{FormatAuto, FormatText, FormatJSON, FormatJournal}, c.LogFormat) {
+		faults = append(faults, fault("log_format", "%q; want auto, text, json or journal", c.LogFormat))
 	}
 	if c.Linger < 0 || c.Linger > maxLinger {
 		faults = append(faults, fault("linger", "%s; want 1ns to %s", c.Linger, maxLinger))
@@ -162,9 +188,39 @@ func (c *Common) faults() []error {
 	return faults
 }
 
+// faults checks the address.
+func (c *HTTP) faults() []error {
+	if c.HTTPListen == "" {
+		return nil
+	}
+	host, port, err := net.SplitHostPort(c.HTTPListen)
+	if err != nil {
+		return []error{fault("http_listen", "%q; want an address and a port, 127.0.0.1:9790", c.HTTPListen)}
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return []error{fault("http_listen", "%q: port %q; want a number up to 65535", c.HTTPListen, port)}
+	}
+	ip := net.ParseIP(host)
+	if host != "localhost" && (ip == nil || !ip.IsLoopback()) && !c.HTTPAllowRemote {
+		return []error{fault("http_listen", "%q can be reached from other machines, and asks for no password; use 127.0.0.1, or say http_allow_remote", c.HTTPListen)}
+	}
+	return nil
+}
+
+// Log formats.
+const (
+	FormatAuto    = "auto"
+	FormatText    = "text"
+	FormatJSON    = "json"
+	FormatJournal = "journal"
+)
+
 // Level returns the log level.
-func (c *Common) Level() (slog.Level, error) {
-	switch c.LogLevel {
+func (c *Common) Level() (slog.Level, error) { return ParseLevel(c.LogLevel) }
+
+// ParseLevel reads a log level.
+func ParseLevel(text string) (slog.Level, error) {
+	switch text {
 	case "debug":
 		return slog.LevelDebug, nil
 	case "info":
@@ -174,7 +230,7 @@ func (c *Common) Level() (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, fmt.Errorf("%w: log level %q", ErrValue, c.LogLevel)
+	return 0, fmt.Errorf("%w: log level %q; want debug, info, warn or error", ErrValue, text)
 }
 
 func fault(key, format string, args ...any) error {

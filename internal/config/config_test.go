@@ -5,13 +5,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
-
-	"gopkg.in/yaml.v3"
 )
 
 func TestParseSize(t *testing.T) {
@@ -94,25 +93,37 @@ func source(t *testing.T, flags, env map[string]string, text string) Source {
 func TestPrecedence(t *testing.T) {
 	const text = "runtime_dir: /file\nlinger: 1m\nlookupd:\n  store_bytes: 1GiB\n  lease_ttl: 10s\nworker:\n  device: cuda-1\n"
 	env := map[string]string{"MOONCAKE_SIDECAR_STORE_BYTES": "2GiB", "MOONCAKE_SIDECAR_RUNTIME_DIR": "/env", "MOONCAKE_SIDECAR_LOG_LEVEL": ""}
-	c, err := LoadLookupd(source(t, map[string]string{"store-bytes": "3GiB", "autostarted": "true"}, env, text))
+	c, settings, err := LoadLookupd(source(t, map[string]string{"store-bytes": "3GiB", "autostarted": "true"}, env, text))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := LookupdConfig{
-		Common:     Common{RuntimeDir: "/env", LogLevel: "info", LogFormat: "text", Linger: time.Minute, Autostarted: true},
+		Common:     Common{RuntimeDir: "/env", LogLevel: "info", LogFormat: "auto", Linger: time.Minute, Autostarted: true},
 		StoreBytes: 3 << 30, LeaseTTL: 10 * time.Second,
 	}
 	if *c != want {
 		t.Errorf("got %+v, want %+v", *c, want)
 	}
-	w, err := LoadWorker(source(t, nil, env, text))
+	origins := map[string]string{}
+	for _, s := range settings {
+		origins[s.Key] = string(s.Origin) + " " + filepath.Base(s.Where) + " " + s.Value
+	}
+	for key, want := range map[string]string{
+		"runtime_dir": "environment MOONCAKE_SIDECAR_RUNTIME_DIR /env", "linger": "file config.yaml:2 1m", "lease_ttl": "file config.yaml:5 10s",
+		"store_bytes": "flag --store-bytes 3GiB", "log_level": "default . info", "autostarted": "flag --autostarted true",
+	} {
+		if origins[key] != want {
+			t.Errorf("%s comes from %q, want %q", key, origins[key], want)
+		}
+	}
+	w, _, err := LoadWorker(source(t, nil, env, text))
 	if err != nil || w.Device != "cuda-1" || w.DeviceKind() != "cuda" || w.RuntimeDir != "/env" || w.Verify {
 		t.Errorf("got %+v, %v", w, err)
 	}
 }
 
 func TestAllFaultsAtOnce(t *testing.T) {
-	_, err := LoadLookupd(source(t,
+	_, _, err := LoadLookupd(source(t,
 		map[string]string{"store-bytes": "lots", "linger": "soon"},
 		map[string]string{"MOONCAKE_SIDECAR_LEASE_TTL": "1ms", "MOONCAKE_SIDECAR_RUNTIME_DIR": "here"},
 		"log_level: loud\nlog_format: xml\n"))
@@ -124,7 +135,7 @@ func TestAllFaultsAtOnce(t *testing.T) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
 	}
-	_, err = LoadWorker(source(t, map[string]string{"device": "gpu0", "queue-jobs": "-1", "verify": "maybe", "load-workers": "x", "batch-bytes": "1"}, nil, ""))
+	_, _, err = LoadWorker(source(t, map[string]string{"device": "gpu0", "queue-jobs": "-1", "verify": "maybe", "load-workers": "x", "batch-bytes": "1"}, nil, ""))
 	for _, want := range []string{"device", "queue_jobs", "--verify", "--load-workers", "batch_bytes"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
@@ -146,60 +157,140 @@ func TestFilesRefused(t *testing.T) {
 		"two documents":      "linger: 1m\n---\nlinger: 2m\n",
 		"double key":         "linger: 1m\nlinger: 2m\n",
 	} {
-		if _, err := LoadLookupd(source(t, nil, nil, text)); err == nil {
+		if _, _, err := LoadLookupd(source(t, nil, nil, text)); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	if _, err := LoadLookupd(source(t, nil, nil, "runtime_dirr: /x\n")); err == nil || !strings.Contains(err.Error(), "runtime_dirr") {
+	if _, _, err := LoadLookupd(source(t, nil, nil, "runtime_dirr: /x\n")); err == nil || !strings.Contains(err.Error(), "runtime_dirr") {
 		t.Errorf("the unknown key is not named: %v", err)
 	}
 	src := source(t, nil, nil, "")
 	src.File = "/nonexistent/config.yaml"
-	if _, err := LoadWorker(src); !errors.Is(err, fs.ErrNotExist) {
+	if _, _, err := LoadWorker(src); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v, want ErrNotExist", err)
 	}
 	src.File = filepath.Join(t.TempDir(), "big")
 	if err := os.WriteFile(src.File, []byte(strings.Repeat("#", maxFileBytes+1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := LoadWorker(src); !errors.Is(err, ErrValue) {
+	if _, _, err := LoadWorker(src); !errors.Is(err, ErrValue) {
 		t.Errorf("a huge file: %v", err)
 	}
-	if _, err := LoadWorker(source(t, nil, nil, "# nothing\n")); err != nil {
+	if _, _, err := LoadWorker(source(t, nil, nil, "# nothing\n")); err != nil {
 		t.Errorf("an empty file: %v", err)
 	}
 }
 
-// Every key of the file's structs is a field, or has no flag by intent.
+// Every field of the structs is a setting, and nothing else is.
 func TestFieldsCoverTheStructs(t *testing.T) {
 	var lookupd LookupdConfig
 	var worker WorkerConfig
+	var count func(reflect.Type) int
+	count = func(typ reflect.Type) (n int) {
+		for i := range typ.NumField() {
+			if f := typ.Field(i); f.Anonymous {
+				n += count(f.Type)
+			} else {
+				n++
+			}
+		}
+		return n
+	}
 	for name, c := range map[string]struct {
-		section any
-		fields  []Field
-	}{"lookupd": {lookupd, lookupd.Fields()}, "worker": {worker, worker.Fields()}} {
-		data, err := yaml.Marshal(c.section)
-		if err != nil {
-			t.Fatal(err)
+		typ    reflect.Type
+		fields []Field
+	}{"lookupd": {reflect.TypeFor[LookupdConfig](), lookupd.Fields()}, "worker": {reflect.TypeFor[WorkerConfig](), worker.Fields()}} {
+		if want := count(c.typ); len(c.fields) != want {
+			t.Errorf("%s: %d settings for %d fields", name, len(c.fields), want)
 		}
-		common, err := yaml.Marshal(Common{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		keys := map[string]any{}
-		if err := errors.Join(yaml.Unmarshal(data, &keys), yaml.Unmarshal(common, &keys)); err != nil {
-			t.Fatal(err)
-		}
-		for key := range keys {
-			if !slices.ContainsFunc(c.fields, func(f Field) bool { return f.Key == key }) {
-				t.Errorf("%s: key %s has no field", name, key)
-			}
-		}
+		keys := map[string]bool{}
 		for _, f := range c.fields {
-			if _, ok := keys[f.Key]; !ok && f.Key != "autostarted" {
-				t.Errorf("%s: field %s has no key", name, f.Key)
+			if keys[f.Key] || f.Key == "" || f.Help == "" || f.Type == "" || f.Default == "" || f.Set == nil || f.Get == nil {
+				t.Errorf("%s: setting %q is there twice, or not whole", name, f.Key)
 			}
+			keys[f.Key] = true
 		}
+	}
+}
+
+// What a setting says of itself can be set again, to the same effect.
+func TestValuesRoundTrip(t *testing.T) {
+	lookupd, worker := &LookupdConfig{}, &WorkerConfig{}
+	lookupd.SetDefaults(fstest.MapFS{})
+	worker.SetDefaults()
+	lookupd.Linger, lookupd.StoreBytes, worker.Verify = 90*time.Minute, 5<<20, true
+	for _, f := range append(lookupd.Fields(), worker.Fields()...) {
+		before := f.Get()
+		if err := f.Set(before); err != nil || f.Get() != before {
+			t.Errorf("%s: %q is set again as %q, %v", f.Key, before, f.Get(), err)
+		}
+	}
+	for d, want := range map[time.Duration]string{15 * time.Minute: "15m", 2 * time.Hour: "2h", 90 * time.Minute: "1h30m", 30 * time.Second: "30s", 10 * time.Minute: "10m", 0: "0s"} {
+		if got := durationText(d); got != want {
+			t.Errorf("%v is written %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestUnknownKeysAreNamedWithTheNearest(t *testing.T) {
+	for text, want := range map[string]string{
+		"linegr: 1m\n":                         `line 1: bad value: unknown key "linegr"; did you mean "linger"?`,
+		"lookupd:\n  store_byte: 1GiB\n":       `line 2: bad value: unknown key "store_byte" in section lookupd; did you mean "store_bytes"?`,
+		"store_bytes: 1GiB\n":                  `it belongs into section lookupd`,
+		"worker:\n  log_level: info\n":         `it belongs to the top of the file`,
+		"qqqqqqqqqqqqqq: 1\n":                  `known are lookupd, worker, runtime_dir`,
+		"lookupd: 5\n":                         `want keys and values in section lookupd`,
+		"worker:\n  queue_jobs: {a: 1}\n":      `queue_jobs: want a single value`,
+		"? [a, b]\n: 1\n":                      `unknown key`,
+		"linger: &a 1m\nlog_level: *a\n":       `log_level: want a single value`,
+		"worker:\n  <<: {device: host-0}\n":    `unknown key "<<"`,
+		"worker:\n  http_listen: 0.0.0.0:80\n": `can be reached from other machines`,
+	} {
+		name := filepath.Join(t.TempDir(), "config.yaml")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := CheckFile(name, fstest.MapFS{}); !errors.Is(err, ErrValue) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), name) {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
+// A file is checked whole, whichever daemon's section has the faults.
+func TestCheckFile(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "config.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("log_level: loud\nlingr: 1m\nlookupd:\n  store_bytes: many\n  lease_ttl: 1ms\nworker:\n  device: gpu\n  queue_jobs: -4\n")
+	err := CheckFile(name, fstest.MapFS{})
+	for _, want := range []string{"log_level", "lingr", "store_bytes", "lease_ttl", "device", "queue_jobs"} {
+		if err == nil || strings.Count(err.Error(), want) != 1 {
+			t.Errorf("%q is not once in: %v", want, err)
+		}
+	}
+	t.Setenv("MOONCAKE_SIDECAR_DEVICE", "nonsense") // plays no part
+	write("lookupd:\n  store_bytes: 1GiB\n  http_listen: localhost:9790\nworker:\n")
+	if err := CheckFile(name, fstest.MapFS{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHTTPListen(t *testing.T) {
+	for address, ok := range map[string]bool{
+		"": true, "127.0.0.1:9790": true, "[::1]:9790": true, "localhost:0": true, "127.9.9.9:1": true,
+		"0.0.0.0:9790": false, ":9790": false, "example.com:80": false, "9790": false, "127.0.0.1:http": false, "127.0.0.1:99999": false,
+	} {
+		h := HTTP{HTTPListen: address}
+		if faults := h.faults(); (len(faults) == 0) != ok {
+			t.Errorf("%q: %v", address, faults)
+		}
+	}
+	remote := HTTP{HTTPListen: "0.0.0.0:9790", HTTPAllowRemote: true}
+	if faults := remote.faults(); len(faults) != 0 {
+		t.Errorf("allowed: %v", faults)
 	}
 }
 
@@ -270,8 +361,12 @@ func FuzzParseSize(f *testing.F) {
 func FuzzParseFile(f *testing.F) {
 	f.Add([]byte("runtime_dir: /x\nlookupd:\n  store_bytes: 1GiB\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		if c, err := parseFile(data); err == nil && c == nil {
-			t.Error("neither a file nor an error")
+		values, err := parseFile(data)
+		known := knownKeys()
+		for _, v := range values {
+			if !slices.Contains(known[v.section], v.key) || v.line < 1 {
+				t.Errorf("a value of nothing known: %+v (%v)", v, err)
+			}
 		}
 	})
 }

@@ -10,16 +10,36 @@ import (
 // EnvPrefix begins the name of every environment variable.
 const EnvPrefix = "MOONCAKE_SIDECAR_"
 
-// Field is one setting, as flags and the environment know it.
+// Sections of the configuration file. What all daemons share has none.
+const (
+	SectionCommon  = ""
+	SectionLookupd = "lookupd"
+	SectionWorker  = "worker"
+)
+
+// Field is one setting, as the file, flags, the environment and the reference
+// know it.
 type Field struct {
+	// Section of the file that it belongs to.
+	Section string
 	// Key is its name in the file.
 	Key string
-	// Help says what it is, with the unit and the default.
+	// Help says what it is. A word in backquotes names the value.
 	Help string
+	// Type says how the value is written: text, size, time, number, true/false.
+	Type string
+	// Default is what is used when nothing is said, in words where it depends.
+	Default string
 	// Bool: a flag needs no value.
 	Bool bool
-	// Set parses a value into the configuration.
+	// NotInFile: it is a flag and a variable only.
+	NotInFile bool
+	// Reloads: a running daemon takes a new value when it reads the file again.
+	Reloads bool
+	// Set parses a value into the configuration; Get writes it so that Set can
+	// read it.
 	Set func(text string) error
+	Get func() string
 }
 
 // Flag returns the name of the setting's flag, without dashes in front.
@@ -28,69 +48,123 @@ func (f *Field) Flag() string { return strings.ReplaceAll(f.Key, "_", "-") }
 // Env returns the name of the setting's environment variable.
 func (f *Field) Env() string { return EnvPrefix + strings.ToUpper(f.Key) }
 
-func textField(key, help string, to *string) Field {
-	return Field{Key: key, Help: help, Set: func(text string) error { *to = text; return nil }}
+// Usage is the help of the setting's flag.
+func (f *Field) Usage() string {
+	if f.Default == "" {
+		return f.Help
+	}
+	return f.Help + " (default: " + f.Default + ")"
 }
 
-func boolField(key, help string, to *bool) Field {
-	return Field{Key: key, Help: help, Bool: true, Set: func(text string) (err error) {
+// named is a field still without its kind of value.
+func named(section, key, def, help string) Field {
+	return Field{Section: section, Key: key, Default: def, Help: help}
+}
+
+func (f Field) text(to *string) Field {
+	f.Type = "text"
+	f.Set = func(text string) error { *to = text; return nil }
+	f.Get = func() string { return *to }
+	return f
+}
+
+func (f Field) bool(to *bool) Field {
+	f.Type, f.Bool = "true/false", true
+	f.Set = func(text string) (err error) {
 		if *to, err = strconv.ParseBool(text); err != nil {
 			return fmt.Errorf("%w: %q; want true or false", ErrValue, text)
 		}
 		return nil
-	}}
+	}
+	f.Get = func() string { return strconv.FormatBool(*to) }
+	return f
 }
 
-func intField(key, help string, to *int) Field {
-	return Field{Key: key, Help: help, Set: func(text string) (err error) {
+func (f Field) number(to *int) Field {
+	f.Type = "number"
+	f.Set = func(text string) (err error) {
 		if *to, err = strconv.Atoi(text); err != nil {
 			return fmt.Errorf("%w: %q; want a whole number", ErrValue, text)
 		}
 		return nil
-	}}
+	}
+	f.Get = func() string { return strconv.Itoa(*to) }
+	return f
 }
 
-func durationField(key, help string, to *time.Duration) Field {
-	return Field{Key: key, Help: help, Set: func(text string) (err error) {
+func (f Field) duration(to *time.Duration) Field {
+	f.Type = "time"
+	f.Set = func(text string) (err error) {
 		if *to, err = time.ParseDuration(text); err != nil {
 			return fmt.Errorf("%w: %q; want a time like 30s or 15m", ErrValue, text)
 		}
 		return nil
-	}}
+	}
+	f.Get = func() string { return durationText(*to) }
+	return f
 }
 
-func sizeField(key, help string, to *Size) Field {
-	return Field{Key: key, Help: help, Set: func(text string) (err error) {
+func (f Field) size(to *Size) Field {
+	f.Type = "size"
+	f.Set = func(text string) (err error) {
 		*to, err = ParseSize(text)
 		return err
-	}}
+	}
+	f.Get = func() string { return to.String() }
+	return f
+}
+
+// durationText writes 15m rather than 15m0s.
+func durationText(d time.Duration) string {
+	text := d.String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
 }
 
 func (c *Common) fields() []Field {
+	level := named(SectionCommon, "log_level", "info", "debug, info, warn or error").text(&c.LogLevel)
+	level.Reloads = true
+	autostarted := named(SectionCommon, "autostarted", "false", "a shim started this daemon: end after --linger, and let the shim kill it").bool(&c.Autostarted)
+	autostarted.NotInFile = true
 	return []Field{
-		textField("runtime_dir", "`directory` of the sockets (default: $XDG_RUNTIME_DIR/mooncake-sidecar, else /tmp/mooncake-sidecar-<uid>)", &c.RuntimeDir),
-		textField("log_level", "debug, info, warn or error (default: info)", &c.LogLevel),
-		textField("log_format", "text or json (default: text)", &c.LogFormat),
-		durationField("linger", "`time` an autostarted daemon stays after its last session (default: 15m)", &c.Linger),
-		boolField("autostarted", "a shim started this daemon: end after --linger, and let the shim kill it", &c.Autostarted),
+		named(SectionCommon, "runtime_dir", "$XDG_RUNTIME_DIR/mooncake-sidecar, else /tmp/mooncake-sidecar-<uid>", "`directory` of the sockets").text(&c.RuntimeDir),
+		level,
+		named(SectionCommon, "log_format", "auto", "text, json or journal; auto is text on a terminal, journal for systemd's, else json").text(&c.LogFormat),
+		named(SectionCommon, "linger", "15m", "`time` an autostarted daemon stays after its last session").duration(&c.Linger),
+		autostarted,
+	}
+}
+
+func (c *HTTP) fields(section, port string) []Field {
+	return []Field{
+		named(section, "http_listen", "none, units use 127.0.0.1:"+port,
+			"`address` for health and metrics over TCP, beside the socket in the runtime directory; autostarted daemons listen on none").text(&c.HTTPListen),
+		named(section, "http_allow_remote", "false", "let --http-listen be an address that other machines reach; there is no password on it").bool(&c.HTTPAllowRemote),
 	}
 }
 
 // Fields lists the settings of mooncake-lookupd.
 func (c *LookupdConfig) Fields() []Field {
-	return append(c.Common.fields(),
-		sizeField("store_bytes", "`size` of the shared-memory store, like 16GiB (default: a quarter of the memory)", &c.StoreBytes),
-		durationField("lease_ttl", "`time` a lookup keeps its hit from eviction (default: 30s)", &c.LeaseTTL),
+	fields := append(c.Common.fields(),
+		named(SectionLookupd, "store_bytes", "a quarter of the memory", "`size` of the shared-memory store, like 16GiB").size(&c.StoreBytes),
+		named(SectionLookupd, "lease_ttl", "30s", "`time` a lookup keeps its hit from eviction").duration(&c.LeaseTTL),
 	)
+	return append(fields, c.HTTP.fields(SectionLookupd, "9790")...)
 }
 
 // Fields lists the settings of mooncake-worker.
 func (c *WorkerConfig) Fields() []Field {
-	return append(c.Common.fields(),
-		textField("device", "`device` of the engine rank: host-0, cuda-0 (default: host-0)", &c.Device),
-		boolField("verify", "compare the checksum of every loaded shard (default: the engine decides)", &c.Verify),
-		intField("queue_jobs", "`jobs` that may wait, loads and stores each, by engine rank (default: 1024)", &c.QueueJobs),
-		intField("load_workers", "`loads` that run at a time, by engine rank (default: 2)", &c.LoadWorkers),
-		sizeField("batch_bytes", "`size` of what is copied between two looks at the cancel word (default: 8MiB)", &c.BatchBytes),
+	fields := append(c.Common.fields(),
+		named(SectionWorker, "device", "host-0", "`device` of the engine rank: host-0, cuda-0").text(&c.Device),
+		named(SectionWorker, "verify", "false, the engine decides", "compare the checksum of every loaded shard").bool(&c.Verify),
+		named(SectionWorker, "queue_jobs", "1024", "`jobs` that may wait, loads and stores each, by engine rank").number(&c.QueueJobs),
+		named(SectionWorker, "load_workers", "2", "`loads` that run at a time, by engine rank").number(&c.LoadWorkers),
+		named(SectionWorker, "batch_bytes", "8MiB", "`size` of what is copied between two looks at the cancel word").size(&c.BatchBytes),
 	)
+	return append(fields, c.HTTP.fields(SectionWorker, "9791 and up")...)
 }

@@ -1,18 +1,12 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-
-	"gopkg.in/yaml.v3"
+	"slices"
 )
-
-// maxFileBytes bounds a configuration file.
-const maxFileBytes = 1 << 20
 
 // Source says where settings come from, in falling precedence.
 type Source struct {
@@ -26,39 +20,69 @@ type Source struct {
 	Root fs.FS
 }
 
-// file is the layout of the configuration file.
-type file struct {
-	Common  `yaml:",inline"`
-	Lookupd LookupdConfig `yaml:"lookupd"`
-	Worker  WorkerConfig  `yaml:"worker"`
+// Origin says where a value comes from.
+type Origin string
+
+// The origins, the one that wins first.
+const (
+	FromFlag    Origin = "flag"
+	FromEnv     Origin = "environment"
+	FromFile    Origin = "file"
+	FromDefault Origin = "default"
+)
+
+// Setting is an effective value.
+type Setting struct {
+	Section string `json:"section,omitempty"`
+	Key     string `json:"key"`
+	Value   string `json:"value"`
+	Origin  Origin `json:"origin"`
+	// Where is the flag, the variable, or file and line.
+	Where string `json:"where,omitempty"`
+	// Reloads: a running daemon takes a new value when it reads the file again.
+	Reloads bool `json:"reloads"`
+	// NotInFile: it can't be written into a file.
+	NotInFile bool `json:"not_in_file,omitempty"`
 }
 
-// LoadLookupd reads the configuration of mooncake-lookupd. The error lists all
-// faults.
-func LoadLookupd(src Source) (*LookupdConfig, error) {
-	f, err := src.readFile()
-	if err != nil {
-		return nil, err
-	}
-	c := &f.Lookupd
-	c.Common = f.Common
-	err = src.overlay(c.Fields())
-	c.SetDefaults(src.root())
-	return c, errors.Join(err, c.Validate())
+// LoadLookupd reads the configuration of mooncake-lookupd, and says of every
+// setting where it comes from. The error lists all faults; beside it the
+// configuration is as far as it could be read.
+func LoadLookupd(src Source) (*LookupdConfig, []Setting, error) {
+	c := &LookupdConfig{}
+	settings, err := src.load(c.Fields(), func() { c.SetDefaults(src.root()) })
+	return c, settings, errors.Join(err, c.Validate())
 }
 
-// LoadWorker reads the configuration of mooncake-worker. The error lists all
-// faults.
-func LoadWorker(src Source) (*WorkerConfig, error) {
-	f, err := src.readFile()
-	if err != nil {
-		return nil, err
+// LoadWorker is LoadLookupd for mooncake-worker.
+func LoadWorker(src Source) (*WorkerConfig, []Setting, error) {
+	c := &WorkerConfig{}
+	settings, err := src.load(c.Fields(), c.SetDefaults)
+	return c, settings, errors.Join(err, c.Validate())
+}
+
+// CheckFile reports every fault of a configuration file, of all daemons'
+// sections. Flags and the environment play no part.
+func CheckFile(name string, root fs.FS) error {
+	src := Source{File: name, Root: root, Env: func(string) (string, bool) { return "", false }}
+	values, err := src.readFile()
+	lookupd, worker := &LookupdConfig{}, &WorkerConfig{}
+	faults := []error{err, inFile(name, errors.Join(apply(lookupd.Fields(), values), apply(worker.Fields(), section(values, SectionWorker))))}
+	worker.Common = lookupd.Common
+	lookupd.SetDefaults(src.root())
+	worker.SetDefaults()
+	faults = append(faults, inFile(name, errors.Join(append(append(lookupd.Common.faults(), lookupd.faults()...), worker.faults()...)...)))
+	return errors.Join(faults...)
+}
+
+// section returns a section's values.
+func section(values []fileValue, name string) (of []fileValue) {
+	for _, v := range values {
+		if v.section == name {
+			of = append(of, v)
+		}
 	}
-	c := &f.Worker
-	c.Common = f.Common
-	err = src.overlay(c.Fields())
-	c.SetDefaults()
-	return c, errors.Join(err, c.Validate())
+	return of
 }
 
 func (src *Source) root() fs.FS {
@@ -68,65 +92,67 @@ func (src *Source) root() fs.FS {
 	return os.DirFS("/")
 }
 
-// readFile reads the file, if there is to be one.
-func (src *Source) readFile() (*file, error) {
-	if src.File == "" {
-		return &file{}, nil
+// load applies the file, then the environment, then the flags, and fills in the
+// defaults.
+func (src *Source) load(fields []Field, setDefaults func()) ([]Setting, error) {
+	values, err := src.readFile()
+	faults := []error{err, inFile(src.File, apply(fields, values))}
+	settings := make([]Setting, len(fields))
+	for i := range fields {
+		f := &fields[i]
+		settings[i] = Setting{Section: f.Section, Key: f.Key, Origin: FromDefault, Reloads: f.Reloads, NotInFile: f.NotInFile}
+		if at := slices.IndexFunc(values, f.is); at >= 0 {
+			settings[i].Origin, settings[i].Where = FromFile, fmt.Sprintf("%s:%d", src.File, values[at].line)
+		}
+		if err := src.overlay(f, &settings[i]); err != nil {
+			faults = append(faults, err)
+		}
 	}
-	handle, err := os.Open(src.File)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
+	setDefaults()
+	for i := range fields {
+		settings[i].Value = fields[i].Get()
 	}
-	data, err := io.ReadAll(io.LimitReader(handle, maxFileBytes+1))
-	if err := errors.Join(err, handle.Close()); err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
-	}
-	f, err := parseFile(data)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file %s: %w", src.File, err)
-	}
-	return f, nil
+	return settings, errors.Join(faults...)
 }
 
-// parseFile reads YAML and refuses keys that no struct has.
-func parseFile(data []byte) (*file, error) {
-	if len(data) > maxFileBytes {
-		return nil, fmt.Errorf("%w: more than %s", ErrValue, Size(maxFileBytes))
-	}
-	f := &file{}
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	decoder.KnownFields(true)
-	if err := decoder.Decode(f); err != nil && !errors.Is(err, io.EOF) { // EOF: an empty file
-		return nil, err
-	}
-	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("%w: more than one document", ErrValue)
-	}
-	return f, nil
-}
+// is tells whether a value of the file is this field's.
+func (f *Field) is(v fileValue) bool { return v.section == f.Section && v.key == f.Key && !f.NotInFile }
 
-// overlay applies the environment and then the flags.
-func (src *Source) overlay(fields []Field) error {
-	env := src.Env
-	if env == nil {
-		env = os.LookupEnv
-	}
+// apply sets the fields that the file has.
+func apply(fields []Field, values []fileValue) error {
 	var faults []error
 	for i := range fields {
-		field := &fields[i]
-		if src.Flag != nil {
-			if value, given := src.Flag(field.Flag()); given {
-				if err := field.Set(value); err != nil {
-					faults = append(faults, fmt.Errorf("--%s: %w", field.Flag(), err))
-				}
-				continue
-			}
-		}
-		if value, given := env(field.Env()); given && value != "" {
-			if err := field.Set(value); err != nil {
-				faults = append(faults, fmt.Errorf("%s: %w", field.Env(), err))
+		if at := slices.IndexFunc(values, fields[i].is); at >= 0 {
+			if err := fields[i].Set(values[at].text); err != nil {
+				faults = append(faults, fmt.Errorf("line %d: %s: %w", values[at].line, fields[i].Key, err))
 			}
 		}
 	}
 	return errors.Join(faults...)
+}
+
+// overlay applies the environment or the flag to one field.
+func (src *Source) overlay(field *Field, setting *Setting) error {
+	env := src.Env
+	if env == nil {
+		env = os.LookupEnv
+	}
+	origin, where, text := FromEnv, field.Env(), ""
+	value, given := env(field.Env())
+	if given = given && value != ""; given {
+		text = value
+	}
+	if src.Flag != nil {
+		if value, set := src.Flag(field.Flag()); set {
+			origin, where, text, given = FromFlag, "--"+field.Flag(), value, true
+		}
+	}
+	if !given {
+		return nil
+	}
+	setting.Origin, setting.Where = origin, where
+	if err := field.Set(text); err != nil {
+		return fmt.Errorf("%s: %w", where, err)
+	}
+	return nil
 }

@@ -28,6 +28,10 @@ const (
 // WorkerSocket names the session socket of the worker of a device.
 func WorkerSocket(device string) string { return "worker-" + device + ".sock" }
 
+// AdminSocket names the socket on which a daemon answers operators over HTTP;
+// session is its session socket's name. WorkerSocketPattern must not match it.
+func AdminSocket(session string) string { return "admin-" + session }
+
 // WorkerSocketPattern matches the names that WorkerSocket makes.
 const WorkerSocketPattern = "worker-*.sock"
 

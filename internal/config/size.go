@@ -6,8 +6,6 @@ import (
 	"math"
 	"strconv"
 	"strings"
-
-	"gopkg.in/yaml.v3"
 )
 
 // ErrValue: a setting has a value that can't be read, or that makes no sense.
@@ -62,17 +60,3 @@ func (s Size) String() string {
 	}
 	return strconv.FormatUint(uint64(s), 10)
 }
-
-// UnmarshalYAML implements yaml.Unmarshaler.
-func (s *Size) UnmarshalYAML(node *yaml.Node) (err error) {
-	if node.Kind != yaml.ScalarNode {
-		return fmt.Errorf("line %d: %w: want a size", node.Line, ErrValue)
-	}
-	if *s, err = ParseSize(node.Value); err != nil {
-		return fmt.Errorf("line %d: %w", node.Line, err)
-	}
-	return nil
-}
-
-// MarshalYAML implements yaml.Marshaler.
-func (s Size) MarshalYAML() (any, error) { return s.String(), nil }

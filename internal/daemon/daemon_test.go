@@ -98,7 +98,7 @@ func lookupdConfig(t *testing.T, dir string) *config.LookupdConfig {
 func startLookupd(t *testing.T, dir string) *running {
 	t.Helper()
 	cfg := lookupdConfig(t, dir)
-	r := start(t, func(ctx context.Context) error { return RunLookupd(ctx, cfg, quiet) })
+	r := start(t, func(ctx context.Context) error { return RunLookupd(ctx, cfg, Control{}, quiet) })
 	until(t, "lookupd answers", func() bool { _, err := LookupdStatus(t.Context(), dir); return err == nil })
 	return r
 }
@@ -108,7 +108,7 @@ func startWorker(t *testing.T, dir string) *running {
 	cfg := &config.WorkerConfig{}
 	cfg.RuntimeDir = dir
 	cfg.SetDefaults()
-	r := start(t, func(ctx context.Context) error { return RunWorker(ctx, cfg, quiet) })
+	r := start(t, func(ctx context.Context) error { return RunWorker(ctx, cfg, Control{}, quiet) })
 	until(t, "worker answers", func() bool { _, err := WorkerStatus(t.Context(), dir, "host-0"); return err == nil })
 	return r
 }
@@ -286,20 +286,20 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	dir := shortDir(t)
 	startLookupd(t, dir)
 	startWorker(t, dir)
-	if err := RunLookupd(t.Context(), lookupdConfig(t, dir), quiet); !errors.Is(err, ErrAlreadyRunning) {
+	if err := RunLookupd(t.Context(), lookupdConfig(t, dir), Control{}, quiet); !errors.Is(err, ErrAlreadyRunning) {
 		t.Errorf("a second lookupd: %v, want ErrAlreadyRunning", err)
 	}
 	cfg := &config.WorkerConfig{}
 	cfg.RuntimeDir = dir
 	cfg.SetDefaults()
-	if err := RunWorker(t.Context(), cfg, quiet); !errors.Is(err, ErrAlreadyRunning) {
+	if err := RunWorker(t.Context(), cfg, Control{}, quiet); !errors.Is(err, ErrAlreadyRunning) {
 		t.Errorf("a second worker: %v, want ErrAlreadyRunning", err)
 	}
 	if _, err := LookupdStatus(t.Context(), dir); err != nil {
 		t.Errorf("the first lookupd: %v", err)
 	}
 	cfg.Device = "cuda-0"
-	if err := RunWorker(t.Context(), cfg, quiet); !errors.Is(err, ErrNoDevice) {
+	if err := RunWorker(t.Context(), cfg, Control{}, quiet); !errors.Is(err, ErrNoDevice) {
 		t.Errorf("a device of another build: %v, want ErrNoDevice", err)
 	}
 }
@@ -308,11 +308,11 @@ func TestAutostartedDaemonsLinger(t *testing.T) {
 	dir := shortDir(t)
 	lookupd := lookupdConfig(t, dir)
 	lookupd.Autostarted, lookupd.Linger = true, time.Millisecond
-	start(t, func(ctx context.Context) error { return RunLookupd(ctx, lookupd, quiet) }).wait()
+	start(t, func(ctx context.Context) error { return RunLookupd(ctx, lookupd, Control{}, quiet) }).wait()
 	cfg := &config.WorkerConfig{}
 	cfg.RuntimeDir, cfg.Autostarted, cfg.Linger = dir, true, time.Millisecond
 	cfg.SetDefaults()
-	start(t, func(ctx context.Context) error { return RunWorker(ctx, cfg, quiet) }).wait()
+	start(t, func(ctx context.Context) error { return RunWorker(ctx, cfg, Control{}, quiet) }).wait()
 }
 
 func TestLingerCountsFromTheLastSession(t *testing.T) {
@@ -342,7 +342,7 @@ func TestUnsafeRuntimeDirIsRefused(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := RunLookupd(t.Context(), lookupdConfig(t, dir), quiet); !errors.Is(err, config.ErrRuntimeDir) {
+	if err := RunLookupd(t.Context(), lookupdConfig(t, dir), Control{}, quiet); !errors.Is(err, config.ErrRuntimeDir) {
 		t.Errorf("got %v, want ErrRuntimeDir", err)
 	}
 }

@@ -38,7 +38,7 @@ var errIdle = errors.New("no session for the linger time")
 
 // RunLookupd is mooncake-lookupd. It returns nil when ctx ends or after the
 // linger time, and ErrAlreadyRunning when the runtime directory has a lookupd.
-func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, log *slog.Logger) (err error) {
+func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control, log *slog.Logger) (err error) {
 	dir, err := runtimeDir(cfg.RuntimeDir)
 	if err != nil {
 		return err
@@ -50,13 +50,22 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, log *slog.Logger
 	defer func() { _ = sessions.Close() }() // Serve has closed it, unless it was never reached
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	ops, err := operate(ctx, "mooncake-lookupd", dir, config.LookupdSocket, &cfg.Common, &cfg.HTTP, &control, stop, log)
+	if err != nil {
+		return err
+	}
+	defer ops.close()
+	ops.ready.SetProblem(checkStore, "the store is being opened")
 
 	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, segment.Close()) }()
+	defer ops.close() // before the segment: a scrape reads it
 	limitMemory()
+	ops.watchStore(master.Stats)
+	ops.registry.AddStore(master.Stats)
 
 	transport, err := zmqx.New()
 	if err != nil {
@@ -79,6 +88,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, log *slog.Logger
 		OnBusy:      idle.sessions,
 		Log:         log,
 	})
+	ops.registry.AddLookupd(server.Stats)
 	service := embedded.NewService(master, func() map[string]uint64 { return lookupCounters(server.Stats()) })
 	calls, err := serveStore(filepath.Join(dir, config.StoreSocket), service, &background, stop, log)
 	if err != nil {
@@ -88,6 +98,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, log *slog.Logger
 	background.Go(func() { maintain(ctx, master, log) })
 	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
 		"store_bytes", cfg.StoreBytes.String(), "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
+	ops.serving(ctx)
 	err = server.Serve(ctx, lookupdSessions{sessions})
 	return endOf(ctx, err, log)
 }

@@ -34,7 +34,7 @@ var ErrNoDevice = errors.New("device is not available")
 // RunWorker is mooncake-worker. It returns nil when ctx ends or after the linger
 // time, and ErrAlreadyRunning when the device has a worker in the runtime
 // directory. The store need not be there.
-func RunWorker(ctx context.Context, cfg *config.WorkerConfig, log *slog.Logger) (err error) {
+func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, log *slog.Logger) (err error) {
 	if cfg.DeviceKind() != "host" {
 		return fmt.Errorf("%w: %s; this build knows host", ErrNoDevice, cfg.Device)
 	}
@@ -49,6 +49,11 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, log *slog.Logger) 
 	defer func() { _ = sessions.Close() }() // the end of ctx has closed it, unless that was never reached
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	ops, err := operate(ctx, "mooncake-worker", dir, config.WorkerSocket(cfg.Device), &cfg.Common, &cfg.HTTP, &control, stop, log)
+	if err != nil {
+		return err
+	}
+	defer ops.close()
 
 	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
 	chunks, closeStore, err := connectStore(dir, log)
@@ -87,11 +92,14 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, log *slog.Logger) 
 	}
 	defer server.Close()
 	limitMemory()
+	ops.watchStoreClient(chunks.Ready, dir)
+	ops.registry.AddWorker(server.Stats, chunks.Ready)
 	closeOnEnd := context.AfterFunc(ctx, func() { _ = sessions.Close() }) // Serve reports it
 	defer closeOnEnd()
 	log.Info("mooncake-worker is ready", "runtime_dir", dir, "device", cfg.Device, "version", version.Version, "pid", os.Getpid(),
 		"load_workers", cfg.LoadWorkers, "queue_jobs", cfg.QueueJobs, "batch_bytes", cfg.BatchBytes.String(),
 		"autostarted", cfg.Autostarted, "linger", cfg.Linger)
+	ops.serving(ctx)
 	err = server.Serve(workerSessions(sessions))
 	return endOf(ctx, err, log)
 }

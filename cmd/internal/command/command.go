@@ -52,10 +52,11 @@ type Daemon struct {
 	Example string
 	// Fields are the settings that become flags.
 	Fields []config.Field
-	// Configure loads the configuration; it is called before Run and Status.
-	Configure func(config.Source) (*config.Common, error)
+	// Configure loads the configuration; it is called before Run and Status, and
+	// again by a running daemon, which goes on with what it was started with.
+	Configure func(config.Source) (*config.Common, []config.Setting, error)
 	// Run is the daemon.
-	Run func(ctx context.Context, log *slog.Logger) error
+	Run func(ctx context.Context, control daemon.Control, log *slog.Logger) error
 	// Status asks a running daemon.
 	Status func(ctx context.Context) (*daemon.Status, error)
 	// Commands are further subcommands.
@@ -77,8 +78,9 @@ type Subcommand struct {
 func (d *Daemon) Main(ctx context.Context, args []string) int {
 	app := &cli.App{
 		Name: d.Name, Usage: d.Usage, Version: version.Version, HideHelpCommand: true,
-		UsageText:      d.Name + " [flags]\n" + d.Name + " [flags] status [--json]",
-		Description:    "Examples:\n" + d.Example,
+		UsageText: d.Name + " [flags]\n" + d.Name + " [flags] status [--json]\n" + d.Name + " [flags] config print [--json]\n" +
+			d.Name + " config check FILE\n" + d.Name + " completion bash|zsh|fish|pwsh",
+		Description:    examples(d.Example),
 		Flags:          d.flags(),
 		Writer:         d.Out,
 		ErrWriter:      d.Err,
@@ -87,8 +89,10 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 		ExitErrHandler: func(*cli.Context, error) {}, // the code is ours to choose
 		Commands: []*cli.Command{{
 			Name: "status", Usage: "ask the running daemon", OnUsageError: usageError, Action: d.status,
-			Flags: append(d.flags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
-		}},
+			Description: examples(d.Name+" status", d.Name+" --runtime-dir /run/mooncake-sidecar status --json"),
+			Flags:       append(d.flags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
+		}, d.configCommand(), d.completionCommand()},
+		EnableBashCompletion:  true,
 		CustomAppHelpTemplate: cli.AppHelpTemplate + exitCodes + "\n",
 	}
 	for _, sub := range d.Commands {
@@ -96,7 +100,7 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 		app.Commands = append(app.Commands, &cli.Command{
 			Name: sub.Name, Usage: sub.Usage, Description: sub.Description, OnUsageError: usageError, Flags: append(d.flags(), sub.Flags...),
 			Action: func(c *cli.Context) error {
-				if _, err := d.configure(c); err != nil {
+				if _, _, err := d.configure(c); err != nil {
 					return err
 				}
 				return sub.Run(c, d.Out)
@@ -131,26 +135,26 @@ func (d *Daemon) flags() []cli.Flag {
 	for i := range d.Fields {
 		field := &d.Fields[i]
 		if field.Bool {
-			flags = append(flags, &cli.BoolFlag{Name: field.Flag(), Usage: field.Help})
+			flags = append(flags, &cli.BoolFlag{Name: field.Flag(), Usage: field.Usage()})
 		} else {
-			flags = append(flags, &cli.StringFlag{Name: field.Flag(), Usage: field.Help})
+			flags = append(flags, &cli.StringFlag{Name: field.Flag(), Usage: field.Usage()})
 		}
 	}
 	return flags
 }
 
 // configure loads the configuration with the flags of the command line.
-func (d *Daemon) configure(c *cli.Context) (*config.Common, error) {
+func (d *Daemon) configure(c *cli.Context) (*config.Common, []config.Setting, error) {
 	if c.Args().Present() {
-		return nil, fmt.Errorf("%w: unexpected argument %q; see --help", errUsage, c.Args().First())
+		return nil, nil, fmt.Errorf("%w: unexpected argument %q; see --help", errUsage, c.Args().First())
 	}
 	source := config.Source{Flag: func(name string) (string, bool) { return given(c, name) }}
 	source.File, _ = given(c, "config")
-	common, err := d.Configure(source)
+	common, settings, err := d.Configure(source)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errUsage, err)
+		return nil, nil, fmt.Errorf("%w: %w", errUsage, err)
 	}
-	return common, nil
+	return common, settings, nil
 }
 
 // given finds a flag where it was given: behind the subcommand or before it.
@@ -180,7 +184,11 @@ func sets(c *cli.Context, name string) bool {
 }
 
 func (d *Daemon) run(c *cli.Context) error {
-	common, err := d.configure(c)
+	// From here on SIGHUP does not end the process.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	common, settings, err := d.configure(c)
 	if err != nil {
 		return err
 	}
@@ -188,20 +196,11 @@ func (d *Daemon) run(c *cli.Context) error {
 	defer stop()
 	// A second signal ends the process at once.
 	context.AfterFunc(ctx, stop)
-	return d.Run(ctx, logger(common, d.Err))
-}
-
-// logger makes the log of a validated configuration.
-func logger(common *config.Common, to io.Writer) *slog.Logger {
-	level, err := common.Level()
-	if err != nil {
-		panic("BUG: a log level that was not validated: " + err.Error())
+	log, level := newLog(d.Name, common, d.Err)
+	again := &reloader{
+		load: func() (*config.Common, []config.Setting, error) { return d.configure(c) }, level: level, current: settings,
 	}
-	options := &slog.HandlerOptions{Level: level}
-	if common.LogFormat == "json" {
-		return slog.New(slog.NewJSONHandler(to, options))
-	}
-	return slog.New(slog.NewTextHandler(to, options))
+	return d.Run(ctx, daemon.Control{Level: level, Reload: again.reload, Hangups: hangups}, log)
 }
 
 // Exit runs a daemon with the process's arguments and streams, and ends the

@@ -24,6 +24,7 @@ type invocation struct {
 	out, err bytes.Buffer
 	cfg      *config.WorkerConfig
 	ran      bool
+	control  daemon.Control
 }
 
 // invoke runs a command around a worker's configuration.
@@ -33,13 +34,14 @@ func invoke(t *testing.T, run func(context.Context) error, args ...string) *invo
 	d := &Daemon{
 		Name: "mooncake-test", Usage: "tests", Example: "mooncake-test --device host-3",
 		Fields: i.cfg.Fields(),
-		Configure: func(source config.Source) (_ *config.Common, err error) {
-			if i.cfg, err = config.LoadWorker(source); err != nil {
-				return nil, err
+		Configure: func(source config.Source) (_ *config.Common, settings []config.Setting, err error) {
+			if i.cfg, settings, err = config.LoadWorker(source); err != nil {
+				return nil, nil, err
 			}
-			return &i.cfg.Common, nil
+			return &i.cfg.Common, settings, nil
 		},
-		Run: func(ctx context.Context, log *slog.Logger) error {
+		Run: func(ctx context.Context, control daemon.Control, log *slog.Logger) error {
+			i.control = control
 			i.ran = true
 			log.Debug("running")
 			if run == nil {

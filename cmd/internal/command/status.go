@@ -1,7 +1,6 @@
 package command
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -12,7 +11,7 @@ import (
 )
 
 func (d *Daemon) status(c *cli.Context) error {
-	if _, err := d.configure(c); err != nil {
+	if _, _, err := d.configure(c); err != nil {
 		return err
 	}
 	s, err := d.Status(c.Context)
@@ -20,12 +19,7 @@ func (d *Daemon) status(c *cli.Context) error {
 		return err
 	}
 	if c.Bool("json") {
-		out, err := json.MarshalIndent(s, "", "  ")
-		if err != nil {
-			return fmt.Errorf("status: %w", err)
-		}
-		_, err = fmt.Fprintf(d.Out, "%s\n", out)
-		return err
+		return printJSON(d.Out, s)
 	}
 	return d.printStatus(s)
 }
