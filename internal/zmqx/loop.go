@@ -19,9 +19,11 @@ const envelopeFrames = 2
 // run owns the sockets until it is told to stop.
 func (r *Responder) run() {
 	defer close(r.done)
+	defer r.loop.Leave()
 	defer func() { r.err = errors.Join(r.err, r.closeSockets()) }()
 	for {
-		ready, err := r.poller.Poll(-1)
+		r.loop.Beat()
+		ready, err := r.poller.Poll(r.interval)
 		if err != nil {
 			if isErrno(err, syscall.EINTR) {
 				continue

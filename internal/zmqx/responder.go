@@ -8,8 +8,11 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pebbe/zmq4"
+
+	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 )
 
 // Handler answers one request. It runs in the responder's goroutine, so one
@@ -22,7 +25,11 @@ type Responder struct {
 	path    string
 	own     fileID
 	handler Handler
+	mode    os.FileMode
 	router  *zmq4.Socket
+	// loop beats at least once every interval; -1: nobody wants to know.
+	loop     *pulse.Loop
+	interval time.Duration
 	// control is the loop's end of the pair by which it is stopped.
 	control *zmq4.Socket
 	poller  *zmq4.Poller
@@ -49,16 +56,17 @@ type ResponderStats struct {
 	Dropped uint64
 }
 
-// Listen binds the path and starts to answer with handler. The file has mode
-// 0600 from the first moment at which the path leads to it.
+// Listen binds the path and starts to answer with handler. The file has its mode
+// from the first moment at which the path leads to it.
 func (t *Transport) Listen(path string, handler Handler) (*Responder, error) {
 	if err := checkPath(path); err != nil {
 		return nil, err
 	}
-	r := &Responder{path: path, handler: handler, done: make(chan struct{})}
+	r := &Responder{path: path, handler: handler, mode: t.opts.Mode, interval: t.opts.Interval, done: make(chan struct{})}
 	if err := r.open(t); err != nil {
 		return nil, errors.Join(err, r.closeSockets(), r.closeStop())
 	}
+	r.loop = t.opts.Pulse.Join()
 	go r.run()
 	return r, nil
 }
@@ -102,7 +110,7 @@ func (r *Responder) bind() (err error) {
 	if err := r.router.Bind("ipc://" + file); err != nil {
 		return fmt.Errorf("zmqx: bind beside %s: %w", r.path, err)
 	}
-	if err := os.Chmod(file, 0o600); err != nil {
+	if err := os.Chmod(file, r.mode); err != nil {
 		return fmt.Errorf("zmqx: %w", err)
 	}
 	if r.own, err = identify(file); err != nil {

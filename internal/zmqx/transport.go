@@ -3,9 +3,13 @@ package zmqx
 import (
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/pebbe/zmq4"
+
+	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 )
 
 var (
@@ -32,21 +36,41 @@ const (
 	receiveQueue = 64
 )
 
+// Options of a transport.
+type Options struct {
+	// Mode of the socket files; 0 is 0600.
+	Mode os.FileMode
+	// Pulse, when not nil, is joined by the loop of every responder, which beats
+	// at least once every Interval.
+	Pulse    *pulse.Group
+	Interval time.Duration
+}
+
 // Transport holds the ZeroMQ context, with one I/O thread, that all sockets of a
 // process share.
 type Transport struct {
-	ctx *zmq4.Context
+	ctx  *zmq4.Context
+	opts Options
 	// names numbers the inproc endpoints.
 	names atomic.Uint64
 }
 
-// New makes a transport.
-func New() (*Transport, error) {
+// New makes a transport with the default options.
+func New() (*Transport, error) { return NewWith(Options{}) }
+
+// NewWith makes a transport.
+func NewWith(opts Options) (*Transport, error) {
+	if opts.Mode == 0 {
+		opts.Mode = 0o600
+	}
+	if opts.Pulse == nil || opts.Interval <= 0 {
+		opts.Pulse, opts.Interval = nil, -1 // a loop waits for requests only
+	}
 	ctx, err := zmq4.NewContext()
 	if err != nil {
 		return nil, fmt.Errorf("zmqx: new context: %w", err)
 	}
-	return &Transport{ctx: ctx}, nil
+	return &Transport{ctx: ctx, opts: opts}, nil
 }
 
 // Close ends the context.
