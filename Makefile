@@ -38,6 +38,10 @@ setup: ## install libzmq and the pinned vLLM environment (.venv)
 setup-peers:
 	@scripts/setup.sh --with-peers
 
+.PHONY: setup-bench
+setup-bench: ## also install LMCache, in an environment of its own (build/peers)
+	@scripts/setup.sh --with-bench
+
 .PHONY: demo
 demo: setup build ## vLLM with our store: cold, warm, reset, killed and restarted; writes build/demo.json
 	$(PYTHON) scripts/demo.py
@@ -86,6 +90,11 @@ bench: setup-peers build ## benchmarks; results in build/bench/
 	go test -run '^$$' -bench . -benchmem ./coordinator/... ./internal/... ./store/... ./worker/... | tee build/bench/go.txt
 	$(PYTHON) bench/daemons/run.py --json build/bench/daemons.json
 	$(PYTHON) bench/hooks/run.py --json build/bench/hooks.json
+
+# COMPARE passes flags, for example COMPARE='--with null,intree,ours --parts warm'.
+.PHONY: bench-compare
+bench-compare: setup-bench build ## this store, the in-tree one and LMCache side by side, for hours; build/bench/compare.json
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) bin/mooncake-bench compare $(COMPARE)
 
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## golangci-lint and the house rules

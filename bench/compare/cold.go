@@ -7,13 +7,13 @@ import (
 
 // cold returns how a pair of prompts that nobody knows is measured. Its stores end
 // before the next request begins.
-func (b *bench) cold(cell Cell) func(context.Context, int, int, System) (Seen, error) {
-	made := map[string]bool{}
-	return func(ctx context.Context, round, prompt int, s System) (Seen, error) {
-		if err := b.makeRoom(ctx, cell, fmt.Sprint(round, "/", prompt), made, 1); err != nil {
+func (b *bench) cold(cell Cell) measurer {
+	made := map[turn]bool{}
+	return func(ctx context.Context, t turn, s System) (Seen, error) {
+		if err := b.makeRoom(ctx, cell, t, made, 1); err != nil {
 			return Seen{}, err
 		}
-		tokens := randomPrompt(generator(b.Options.Seed, cell.Part, cell.Tokens, round, prompt), cell.Tokens)
+		tokens := randomPrompt(generator(b.Options.Seed, cell.Part, cell.Tokens, t.round, t.prompt, t.attempt), cell.Tokens)
 		answer, err := b.ask(ctx, s, Request{Prompt: tokens, MaxTokens: b.Options.OutputTokens})
 		if err != nil {
 			return Seen{}, err
@@ -23,12 +23,12 @@ func (b *bench) cold(cell Cell) func(context.Context, int, int, System) (Seen, e
 }
 
 // makeRoom empties all stores before a pair for which they have no room: what is
-// compared is storing, not whose eviction begins when. made remembers pairs.
-func (b *bench) makeRoom(ctx context.Context, cell Cell, pair string, made map[string]bool, prompts int) error {
-	if made[pair] {
+// compared is storing, not whose eviction begins when. made remembers turns.
+func (b *bench) makeRoom(ctx context.Context, cell Cell, t turn, made map[turn]bool, prompts int) error {
+	if made[t] {
 		return nil
 	}
-	made[pair] = true
+	made[t] = true
 	need := int64(prompts*cell.Tokens) * kvBytesPerToken[cell.Model]
 	if b.stored+need > b.storeBytes*3/4 {
 		for _, s := range b.systems {

@@ -21,18 +21,18 @@ const (
 // overlap measures how long a prompt takes on the engine alone and returns how a
 // round is measured: prompts that nobody knows arrive by a schedule, whether or not
 // earlier ones are done or stored, while one request decodes.
-func (b *bench) overlap(ctx context.Context, cell Cell) (func(context.Context, int, int, System) (Seen, error), error) {
+func (b *bench) overlap(ctx context.Context, cell Cell) (measurer, error) {
 	gap, err := b.meanGap(ctx, cell)
 	if err != nil {
 		return nil, err
 	}
 	b.Progress("%s overlap %d tokens: a prompt every %s on average", cell.Model, cell.Tokens, gap.Round(time.Millisecond))
-	made := map[string]bool{}
-	return func(ctx context.Context, round, _ int, s System) (Seen, error) {
-		if err := b.makeRoom(ctx, cell, fmt.Sprint(round), made, b.Options.Arrivals); err != nil {
+	made := map[turn]bool{}
+	return func(ctx context.Context, t turn, s System) (Seen, error) {
+		if err := b.makeRoom(ctx, cell, t, made, b.Options.Arrivals); err != nil {
 			return Seen{}, err
 		}
-		rng := generator(b.Options.Seed, cell.Part, cell.Tokens, round)
+		rng := generator(b.Options.Seed, cell.Part, cell.Tokens, t.round, t.attempt)
 		offsets := arrivals(rng, b.Options.Arrivals, gap)
 		decode := Request{Prompt: randomPrompt(rng, decodePrompt), MaxTokens: decodedTokens * b.Options.Arrivals}
 		prompts := make([]Request, len(offsets))

@@ -13,7 +13,9 @@ type Report struct {
 	Cold    []ColdRow     `json:"cold,omitempty"`
 	Overlap []OverlapRow  `json:"overlap,omitempty"`
 	Targets []TargetCheck `json:"targets,omitempty"`
-	Pairs   []Pair        `json:"pairs"`
+	// DisturbedPairs were measured beside other work, since it did not end.
+	DisturbedPairs int    `json:"disturbed_pairs"`
+	Pairs          []Pair `json:"pairs"`
 }
 
 // Machine is where the run was.
@@ -82,6 +84,11 @@ const coldLimit = 1.03
 // NewReport computes all figures.
 func NewReport(machine Machine, options Options, pairs []Pair) *Report {
 	r := &Report{Machine: machine, Options: options, Pairs: pairs}
+	for _, pair := range pairs {
+		if pair.OthersShare > disturbedShare {
+			r.DisturbedPairs++
+		}
+	}
 	for _, part := range options.Parts {
 		for _, model := range options.Models {
 			for _, tokens := range options.Tokens {

@@ -17,11 +17,28 @@ type Run struct {
 	Quiet    Quiet
 	// Progress is told what happens, a line each. It is called from one goroutine at a time.
 	Progress func(format string, args ...any)
-	// Save is called after every pair with all pairs so far.
+	// Busy is the CPU time that the whole machine has used but this process; nil measures
+	// beside other work without noticing.
+	Busy func() (time.Duration, error)
+	// Save is called after every pair with all pairs so far. Nothing is measured meanwhile,
+	// but it should not take long.
 	Save func(pairs []Pair) error
 	// Pairs are those of an earlier run with the same options; Run adds to them.
 	Pairs []Pair
 }
+
+// A pair beside which other processes used more than disturbedShare of a core is
+// measured again, up to attempts times in all; the last one is taken as it is.
+const (
+	disturbedShare = 0.1
+	attempts       = 4
+)
+
+// turn is a pair to be measured. A second attempt must not know the first's prompt.
+type turn struct{ round, prompt, attempt int }
+
+// measurer measures one system's part of a pair.
+type measurer func(ctx context.Context, t turn, s System) (Seen, error)
 
 // startsAtOnce is how many engines start together: two cores start two in little
 // more than the time of one.
@@ -174,15 +191,15 @@ func (b *bench) ask(ctx context.Context, s System, request Request) (Answer, err
 
 // measure completes a cell.
 func (b *bench) measure(ctx context.Context, cell Cell) error {
-	var pair func(ctx context.Context, round, prompt int, s System) (Seen, error)
+	var one measurer
 	var err error
 	switch cell.Part {
 	case PartWarm:
-		pair, err = b.warm(ctx, cell)
+		one, err = b.warm(ctx, cell)
 	case PartCold:
-		pair = b.cold(cell)
+		one = b.cold(cell)
 	default:
-		pair, err = b.overlap(ctx, cell)
+		one, err = b.overlap(ctx, cell)
 	}
 	if err != nil {
 		return err
@@ -196,13 +213,11 @@ func (b *bench) measure(ctx context.Context, cell Cell) error {
 			if b.has(cell, round, prompt) {
 				continue
 			}
-			seen := map[string]Seen{}
-			for _, s := range order {
-				if seen[s.Name()], err = pair(ctx, round, prompt, s); err != nil {
-					return err
-				}
+			pair, err := b.pair(ctx, Pair{Cell: cell, Round: round, Prompt: prompt}, order, one)
+			if err != nil {
+				return err
 			}
-			b.Pairs = append(b.Pairs, Pair{cell, round, prompt, seen})
+			b.Pairs = append(b.Pairs, pair)
 			if err := b.Save(b.Pairs); err != nil {
 				return err
 			}
@@ -212,6 +227,51 @@ func (b *bench) measure(ctx context.Context, cell Cell) error {
 		b.Progress("%s %s %d tokens: %d of %d pairs, about %s left", cell.Model, cell.Part, cell.Tokens, done, rounds*prompts, left.Round(time.Second))
 	}
 	return nil
+}
+
+// pair measures every system in order, again when something else disturbed it.
+func (b *bench) pair(ctx context.Context, pair Pair, order []System, one measurer) (Pair, error) {
+	for attempt := range attempts {
+		begin := time.Now()
+		before, err := b.others()
+		if err != nil {
+			return pair, err
+		}
+		pair.Seen = map[string]Seen{}
+		for _, s := range order {
+			if pair.Seen[s.Name()], err = one(ctx, turn{pair.Round, pair.Prompt, attempt}, s); err != nil {
+				return pair, err
+			}
+		}
+		after, err := b.others()
+		if err != nil {
+			return pair, err
+		}
+		pair.OthersShare = max(0, float64(after-before)/float64(time.Since(begin)))
+		if pair.OthersShare <= disturbedShare {
+			break
+		}
+	}
+	return pair, nil
+}
+
+// others is the CPU time that neither this process nor the systems have used.
+func (b *bench) others() (time.Duration, error) {
+	if b.Busy == nil {
+		return 0, nil
+	}
+	busy, err := b.Busy()
+	if err != nil {
+		return 0, err
+	}
+	for _, s := range b.systems {
+		used, err := s.CPUTime()
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", s.Name(), err)
+		}
+		busy -= used
+	}
+	return busy, nil
 }
 
 // participants of a part: the engine alone has no store-warm.

@@ -12,6 +12,8 @@ type Pair struct {
 	Cell
 	Round  int `json:"round"`
 	Prompt int `json:"prompt"`
+	// OthersShare of a core went to other processes meanwhile.
+	OthersShare float64 `json:"others_share"`
 	// Seen is by system.
 	Seen map[string]Seen `json:"seen"`
 }

@@ -9,10 +9,11 @@ import (
 // WriteTable prints the figures for people.
 func (r *Report) WriteTable(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "%s, %d cores, %d GiB, load at begin %s\n", r.Machine.CPUModel, r.Machine.CPUs, r.Machine.MemoryGiB, r.Machine.Load)
+	fmt.Fprintf(w, "%s, %d cores, %d GiB, load at begin %s; %d of %d pairs beside other work\n", r.Machine.CPUModel, r.Machine.CPUs, r.Machine.MemoryGiB, r.Machine.Load,
+		r.DisturbedPairs, len(r.Pairs))
 	if len(r.Warm) > 0 {
-		fmt.Fprint(w, "\nwarm hit: median time to first token in ms; overhead = store-warm less engine-warm, 95 % interval\n")
-		fmt.Fprint(w, "model\ttokens\tsystem\tpairs\tstore-warm\tengine-warm\toverhead\t\tover null\t\tcached\twrong\t\n")
+		fmt.Fprintln(w, "\nwarm hit: median time to first token in ms; overhead = store-warm less engine-warm, 95 % interval")
+		fmt.Fprintln(w, "model\ttokens\tsystem\tpairs\tstore-warm\tengine-warm\toverhead\t\tover null\t\tcached\twrong\t")
 		for _, row := range r.Warm {
 			over, bounds := "", ""
 			if row.OverNullMs != nil {
@@ -23,15 +24,15 @@ func (r *Report) WriteTable(out io.Writer) error {
 		}
 	}
 	if len(r.Cold) > 0 {
-		fmt.Fprint(w, "\ncold: median time to first token in ms; ratio to the engine alone, 95 % interval\n")
-		fmt.Fprint(w, "model\ttokens\tsystem\tpairs\tttft\tratio\t\t\n")
+		fmt.Fprintln(w, "\ncold: median time to first token in ms; ratio to the engine alone, 95 % interval")
+		fmt.Fprintln(w, "model\ttokens\tsystem\tpairs\tttft\tratio\t\t")
 		for _, row := range r.Cold {
 			fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.3f\t%s\t\n", row.Model, row.Tokens, row.System, row.Pairs, row.TTFTMs, row.Ratio.Value, bounded(row.Ratio))
 		}
 	}
 	if len(r.Overlap) > 0 {
-		fmt.Fprint(w, "\noverlap: prompts arriving while earlier ones are stored and one request decodes; times in ms, ratios to the engine alone\n")
-		fmt.Fprint(w, "model\ttokens\tsystem\trounds\tmedian\tp99\tratio\t\tdecode gap p99\tCPU s\tCPU ratio\t\t\n")
+		fmt.Fprintln(w, "\noverlap: prompts arriving while earlier ones are stored and one request decodes; times in ms, ratios to the engine alone")
+		fmt.Fprintln(w, "model\ttokens\tsystem\trounds\tmedian\tp99\tratio\t\tdecode gap p99\tCPU s\tCPU ratio\t\t")
 		for _, row := range r.Overlap {
 			fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%.1f\t%.1f\t%.3f\t%s\t%.1f\t%.2f\t%.3f\t%s\t\n", row.Model, row.Tokens, row.System, row.Rounds,
 				row.MedianMs.Value, row.P99Ms.Value, row.MedianRatio.Value, bounded(row.MedianRatio), row.GapP99Ms,

@@ -7,7 +7,7 @@ import (
 
 // warm stores the cell's prompts in every system and returns how a pair is measured:
 // the same prompt from the store, and then from the engine's own cache.
-func (b *bench) warm(ctx context.Context, cell Cell) (func(context.Context, int, int, System) (Seen, error), error) {
+func (b *bench) warm(ctx context.Context, cell Cell) (measurer, error) {
 	rng := generator(b.Options.Seed, cell.Part, cell.Tokens)
 	prompts := make([][]int, b.Options.Prompts)
 	references := map[string][][]Token{}
@@ -26,14 +26,14 @@ func (b *bench) warm(ctx context.Context, cell Cell) (func(context.Context, int,
 		b.Progress("%s warm %d tokens: prompt %d of %d is stored", cell.Model, cell.Tokens, i+1, len(prompts))
 	}
 	b.stored += int64(len(prompts)*cell.Tokens) * kvBytesPerToken[cell.Model]
-	pair := func(ctx context.Context, _, prompt int, s System) (Seen, error) {
+	one := func(ctx context.Context, t turn, s System) (Seen, error) {
 		if err := b.Quiet.settle(ctx, s); err != nil {
 			return Seen{}, err
 		}
 		if err := s.Forget(ctx, false); err != nil {
 			return Seen{}, fmt.Errorf("%s: %w", s.Name(), err)
 		}
-		request := Request{Prompt: prompts[prompt], MaxTokens: b.Options.OutputTokens, Claim: s.Name() == Null}
+		request := Request{Prompt: prompts[t.prompt], MaxTokens: b.Options.OutputTokens, Claim: s.Name() == Null}
 		fromStore, err := b.ask(ctx, s, request)
 		if err != nil {
 			return Seen{}, err
@@ -44,17 +44,17 @@ func (b *bench) warm(ctx context.Context, cell Cell) (func(context.Context, int,
 		}
 		seen := Seen{StoreWarmMs: milliseconds(fromStore.TTFT), EngineWarmMs: milliseconds(fromEngine.TTFT), CachedTokens: fromStore.CachedTokens}
 		if s.Name() != Null {
-			seen.Wrong = wrong(references[s.Name()][prompt], fromStore.Tokens)
+			seen.Wrong = wrong(references[s.Name()][t.prompt], fromStore.Tokens)
 		}
 		return seen, nil
 	}
 	// Once without recording: a first load pays for memory that was never touched.
 	for prompt := range prompts {
 		for _, s := range b.participants(cell.Part) {
-			if _, err := pair(ctx, -1, prompt, s); err != nil {
+			if _, err := one(ctx, turn{prompt: prompt}, s); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return pair, nil
+	return one, nil
 }

@@ -90,7 +90,10 @@ func compareOptions(c *cli.Context) (compare.Options, error) {
 		options.Tokens = append(options.Tokens, n)
 	}
 	options.SetDefaults()
-	return options, options.Validate()
+	if err := options.Validate(); err != nil {
+		return options, err
+	}
+	return options, nil
 }
 
 // list splits at commas; of an empty string it is empty.
@@ -127,11 +130,13 @@ func runCompare(ctx context.Context, c *cli.Context, options compare.Options, ho
 	}
 	begin, machine, path := time.Now(), compare.ThisMachine(), c.String("out")
 	run := &compare.Run{
-		Options: options, Launcher: hosts, Quiet: compare.DefaultQuiet(),
+		Options: options, Launcher: hosts, Quiet: compare.DefaultQuiet(), Busy: compare.Busy,
 		Progress: func(format string, args ...any) {
 			fmt.Fprintf(progress, "[%6.1f s] %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 		},
-		Save: func(pairs []compare.Pair) error { return compare.NewReport(machine, options, pairs).Write(path) },
+		Save: func(pairs []compare.Pair) error {
+			return (&compare.Report{Machine: machine, Options: options, Pairs: pairs}).Write(path)
+		},
 	}
 	if c.Bool("resume") {
 		if run.Pairs, err = compare.Resume(path, options); err != nil {
@@ -148,7 +153,11 @@ func runCompare(ctx context.Context, c *cli.Context, options compare.Options, ho
 	if err := os.RemoveAll(hosts.Dir); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}
-	return printReport(compare.NewReport(machine, options, run.Pairs), c.Bool("json"), c.App.Writer)
+	report := compare.NewReport(machine, options, run.Pairs)
+	if err := report.Write(path); err != nil {
+		return err
+	}
+	return printReport(report, c.Bool("json"), c.App.Writer)
 }
 
 func printReport(report *compare.Report, asJSON bool, out io.Writer) error {

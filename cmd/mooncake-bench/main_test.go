@@ -24,6 +24,12 @@ func TestRun(t *testing.T) {
 		"no such":     {[]string{"coordinate"}, "", 2, "", `no subcommand "coordinate"`},
 		"argument":    {[]string{"coordinator", "--cases", "-", "more"}, "", 2, "", `no argument "more"`},
 		"no file":     {[]string{"coordinator", "--cases", "absent.json"}, "", 1, "", "opening the cases"},
+		"compare":     {[]string{"compare", "--help"}, "", 0, "mooncake-bench compare --with", ""},
+		"no system":   {[]string{"compare", "--with", "ours,theirs"}, "", 2, "", `system "theirs" is unknown`},
+		"no length":   {[]string{"compare", "--tokens", "2k"}, "", 2, "", `--tokens: "2k" is no number`},
+		"elsewhere":   {[]string{"compare", "--root", "/"}, "", 2, "", "give --root"},
+		"no python":   {[]string{"compare", "--root", "../..", "--python", "/absent"}, "", 2, "", "make setup-bench"},
+		"an argument": {[]string{"compare", "ours"}, "", 2, "", `no argument "ours"`},
 		"malformed":   {[]string{"coordinator", "--cases", "-"}, "{", 1, "", "case 0: malformed case"},
 		"in a file":   {[]string{"coordinator", "--cases", "main.go"}, "", 1, "", "main.go: case 0: malformed case"},
 	} {
