@@ -38,6 +38,7 @@ from mooncake_sidecar.prom import SidecarPromMetrics  # noqa: E402
 from mooncake_sidecar.registrar import Registrar  # noqa: E402
 from mooncake_sidecar.registration import START_BUDGET_S, Registrant, describe  # noqa: E402
 from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
+from mooncake_sidecar.states import StateRules  # noqa: E402
 from mooncake_sidecar.stats import SidecarStats  # noqa: E402
 from mooncake_sidecar.worker import WorkerRole  # noqa: E402
 
@@ -125,6 +126,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             saves=transfer.is_kv_producer,
             saves_decode=settings.save_decode_cache,
             by_block=self._by_block,
+            states=StateRules.of(self._geometry, self._vllm_config, self._kv_cache_config),
         )
         self._registrar.start()
         self._registrar.first_attempt.wait(_SCHEDULER_WAITS_S)
@@ -136,6 +138,10 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
         self._scheduler.bind(gpu_block_pool)
+
+    def on_new_request(self, request: Any) -> None:
+        if request.kv_transfer_params:
+            self._scheduler.arrived(request)
 
     def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         return self._scheduler.match(request, num_computed_tokens)

@@ -7,7 +7,7 @@ a step.
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mooncake_sidecar import tiers
@@ -16,6 +16,7 @@ from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import PinLedger
 from mooncake_sidecar.saving import Saver
+from mooncake_sidecar.states import StateRules
 from mooncake_sidecar.tracker import Entry, LoadPlan
 from mooncake_sidecar.wishes import WishReader
 
@@ -41,6 +42,7 @@ class SchedulerRole:
         saves: bool,
         saves_decode: bool,
         by_block: bool,
+        states: StateRules | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
@@ -50,6 +52,7 @@ class SchedulerRole:
         saves: save prefills (producer or both).
         saves_decode: save what decoding completes, in any role.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
+        states: which recurrent states to trust, None for all that are offered.
         """
         self._geometry = geometry
         self._block = geometry.spec.scheduler_block_tokens
@@ -63,7 +66,7 @@ class SchedulerRole:
         self._by_block = by_block
         self._clock = clock
         self._pins = PinLedger(ranks)
-        self._saver = Saver(geometry, self._pins, self._numbers, prefills=saves, decodes=saves_decode)
+        self._saver = Saver(geometry, self._pins, self._numbers, prefills=saves, decodes=saves_decode, states=states)
         self._wishes = WishReader(clock)
         self._entries: dict[str, Entry] = {}
         self._armed: list[str] = []
@@ -76,6 +79,12 @@ class SchedulerRole:
     def bind(self, pool: Any) -> None:
         """``bind_gpu_block_pool``."""
         self._pins.bind(pool)
+
+    def arrived(self, request: Any) -> None:
+        """``on_new_request``, for one with kv_transfer_params: what is no object would end the engine in vLLM's own code."""
+        if not isinstance(request.kv_transfer_params, Mapping):
+            self._wishes.read(request)
+            request.kv_transfer_params = None
 
     def match(self, request: Any, local_tokens: int) -> tuple[int | None, bool]:
         """``get_num_new_matched_tokens``: tokens that can be loaded beyond ``local_tokens``, and whether to."""

@@ -1,0 +1,114 @@
+"""Per-request wishes in kv_transfer_params: what they bound, and that no client can do harm with them."""
+
+import msgspec
+import pytest
+
+pytest.importorskip("vllm")
+
+from engine import Engine, write_model
+
+from mooncake_sidecar.wishes import parse
+
+
+@pytest.fixture
+def make_engine(tmp_path, runtime_dir):
+    engines = []
+
+    def make(**config):
+        engines.append(Engine(write_model(tmp_path), runtime_dir, **config))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.scheduler.shutdown()
+
+
+def boundaries(engine):
+    """token_len of every store job until the engine rests."""
+    found = []
+    for _ in range(200):
+        found += [msgspec.msgpack.decode(command.frame[4:])["token_len"] for command in engine.step().stores]
+        if not engine.scheduler.has_requests():
+            return found
+    raise AssertionError("the engine does not come to rest")
+
+
+def test_max_offload_tokens_bounds_what_is_stored(make_engine):
+    engine = make_engine(budget=32, save_decode_cache=True)
+    engine.add("a", 100, max_tokens=40, kv_transfer_params={"max_offload_tokens": 79})
+    assert boundaries(engine) == [32, 64]
+    engine.add("b", 40, max_tokens=60, seed=1, kv_transfer_params={"max_offload_tokens": 80})
+    assert boundaries(engine) == [32, 48, 64, 80]
+    assert engine.used() == 0
+
+
+@pytest.mark.parametrize("params", [{"skip_save": True}, {"max_offload_tokens": 0}, {"max_offload_tokens": 15}])
+def test_nothing_is_stored(make_engine, params):
+    engine = make_engine(budget=64, save_decode_cache=True)
+    engine.add("a", 100, max_tokens=40, kv_transfer_params=params)
+    engine.step()
+    assert engine.used() == len(engine.scheduler.kv_cache_manager.get_block_ids("a")[0]), "blocks are held for no job"
+    assert boundaries(engine) == []
+
+
+def test_the_bound_goes_to_the_daemon(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 100, kv_transfer_params={"max_offload_tokens": 64, "max_load_tokens": 7})
+    (command,) = engine.step().stores
+    sent = msgspec.msgpack.decode(command.frame[4:])
+    assert sent["controls"] == {"max_offload_tokens": 64, "max_load_tokens": 7}
+    assert (sent["token_len"], sent["prefill_end"], len(sent["blocks"][0])) == (64, 100, 4 * 4)
+    assert engine.lookup.asked == [], "less than a block may be loaded"
+    engine.drain()
+
+
+@pytest.mark.parametrize(("most", "loaded"), [(16, 16), (31, 16), (32, 32), (99, 80), (0, 0)])
+def test_max_load_tokens_bounds_what_is_loaded(make_engine, most, loaded):
+    engine = make_engine(budget=256)
+    engine.lookup.hits["a"] = 80
+    engine.add("a", 100, kv_transfer_params={"max_load_tokens": most})
+    loads = engine.step().loads
+    assert [msgspec.msgpack.decode(load.frame[4:])["token_len"] for load in loads] == [loaded] * bool(loaded)
+    engine.drain() if not loads else engine.step(received={"a"})
+    engine.drain()
+
+
+WRONG = [
+    ({"max_load_tokens": "32"}, "max_load_tokens is '32'; write a whole number"),
+    ({"max_offload_tokens": -1}, "max_offload_tokens is -1"),
+    ({"max_offload_tokens": 1.5}, "max_offload_tokens is 1.5"),
+    ({"max_load_tokens": True}, "max_load_tokens is True"),
+    ({"skip_save": "yes"}, "skip_save is 'yes'; write true or false"),
+    ({"skip_save": 1, "max_load_tokens": []}, "max_load_tokens is []"),
+    ("all", "kv_transfer_params is 'all'; write an object"),
+    ([1], "kv_transfer_params is [1]"),
+    (7, "kv_transfer_params is 7"),
+]
+
+
+@pytest.mark.parametrize(("params", "message"), WRONG)
+def test_wrong_wishes_are_named_and_ignored(make_engine, caplog, params, message):
+    engine = make_engine(budget=256)
+    engine.add("a", 100, kv_transfer_params=params)
+    (store,) = engine.step().stores
+    assert b"controls" not in store.frame
+    assert message in caplog.text and "request a" in caplog.text
+    engine.drain()
+
+
+def test_a_client_can_not_fill_the_log(make_engine, caplog):
+    engine = make_engine(budget=256)
+    engine.connector._scheduler._wishes._clock = lambda: 5.0
+    for i in range(5):
+        engine.add(f"r{i}", 20, seed=i, kv_transfer_params={"skip_save": "x" * 5000})
+    engine.drain()
+    said = [r.getMessage() for r in caplog.records if "skip_save" in r.getMessage()]
+    assert len(said) == 1 and len(said[0]) < 500
+
+
+def test_other_connectors_keys_are_left_alone():
+    assert parse({"do_remote_prefill": True, "remote_host": "h"}) == (None, [])
+    assert parse(None) == parse({}) == (None, [])
+    assert parse({"skip_save": False, "max_load_tokens": None, "max_offload_tokens": 1 << 31}) == (None, [])
+    found, wrong = parse({"skip_save": True, "max_offload_tokens": 64, "max_load_tokens": 0})
+    assert (found.max_offload_tokens, found.max_load_tokens, wrong) == (0, 0, [])
