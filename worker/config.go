@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -52,7 +53,10 @@ type Config struct {
 	// changes. Calls come one at a time, under a lock of the server's: it must
 	// return promptly and not call the server.
 	OnSessions func(active int)
-	Log        *slog.Logger
+	// Pulse, when not nil, is joined by every pipeline, which beats at each job,
+	// each copy batch and each Tick of the server.
+	Pulse *pulse.Group
+	Log   *slog.Logger
 
 	// What a welcome says.
 	Version     string

@@ -38,6 +38,7 @@ func memoryOf(segments []store.Segment, place store.Place, shardBytes int) ([]by
 // no copy of the job is under way any more.
 func (n *session) copyAll(j *job, direction Direction, copies []ShardCopy, after func(from, to int)) error {
 	for from := 0; from < len(copies); {
+		j.loop.Beat()
 		to := n.batchEnd(copies, from)
 		if n.isCancelled(j) {
 			return errCancelled

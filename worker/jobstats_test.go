@@ -38,7 +38,7 @@ func TestQueueStats(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	running := q.nextLoad()
+	running, _ := q.nextLoad(new(uint64))
 	if got, want := q.stats(), (QueueStats{WaitingLoads: 1, WaitingStores: 1, Running: 1, Bytes: 300}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

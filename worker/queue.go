@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -24,6 +25,7 @@ type job struct {
 	named     bool
 	ctx       context.Context // done when the job is cancelled or the session ends
 	cancel    context.CancelFunc
+	loop      *pulse.Loop // of the pipeline that runs the job
 
 	answered bool
 }
@@ -60,6 +62,7 @@ type queue struct {
 	live    map[uint64]*job // waiting or running
 	bytes   int64           // of live jobs
 	closed  bool
+	ticks   uint64 // how often the pipelines were asked to go round
 }
 
 func newQueue(maxJobs int, maxBytes int64) *queue {
@@ -93,34 +96,58 @@ func (q *queue) listOf(j *job) *[]*job {
 	return &q.stores
 }
 
-// nextLoad waits for a load to begin with; nil when the queue is closed.
-func (q *queue) nextLoad() *job {
+// nextLoad waits for a load to begin with. It returns no job when there was a
+// tick since *seen, and open false when the queue is closed.
+func (q *queue) nextLoad(seen *uint64) (j *job, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for !q.closed && len(q.loads) == 0 {
+		if q.tickedLocked(seen) {
+			return nil, true
+		}
 		q.changed.Wait()
 	}
-	j := q.popLocked(&q.loads)
+	if q.closed {
+		return nil, false
+	}
+	j = q.popLocked(&q.loads)
 	if len(q.loads) == 0 {
 		q.changed.Broadcast() // stores may begin
 	}
-	return j
+	return j, true
 }
 
-// nextStore waits for a store to begin with; nil when the queue is closed.
-func (q *queue) nextStore() *job {
+// nextStore waits for a store to begin with; see nextLoad.
+func (q *queue) nextStore(seen *uint64) (j *job, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for !q.closed && (len(q.stores) == 0 || len(q.loads) > 0) {
+		if q.tickedLocked(seen) {
+			return nil, true
+		}
 		q.changed.Wait()
 	}
-	return q.popLocked(&q.stores)
+	if q.closed {
+		return nil, false
+	}
+	return q.popLocked(&q.stores), true
+}
+
+// tick makes pipelines that wait go round once.
+func (q *queue) tick() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.ticks++
+	q.changed.Broadcast()
+}
+
+func (q *queue) tickedLocked(seen *uint64) bool {
+	ticked := *seen != q.ticks
+	*seen = q.ticks
+	return ticked
 }
 
 func (q *queue) popLocked(list *[]*job) *job {
-	if q.closed {
-		return nil
-	}
 	j := (*list)[0]
 	(*list)[0] = nil
 	*list = (*list)[1:]

@@ -174,17 +174,28 @@ func (n *session) unmap() {
 // start runs the pipelines until the queue is closed.
 func (n *session) start(wg *sync.WaitGroup) {
 	for range n.srv.cfg.LoadPipelines {
-		wg.Go(func() {
-			for j := n.queue.nextLoad(); j != nil; j = n.queue.nextLoad() {
-				n.answer(j, n.runLoad(j))
-			}
-		})
+		wg.Go(func() { n.pipeline(n.queue.nextLoad, n.runLoad) })
 	}
-	wg.Go(func() {
-		for j := n.queue.nextStore(); j != nil; j = n.queue.nextStore() {
-			n.answer(j, n.runStore(j))
+	wg.Go(func() { n.pipeline(n.queue.nextStore, n.runStore) })
+}
+
+// pipeline runs jobs until the queue is closed. It goes round at every job and
+// every tick; copyAll beats in between.
+func (n *session) pipeline(next func(seen *uint64) (*job, bool), run func(*job) *connector.Result) {
+	loop := n.srv.cfg.Pulse.Join()
+	defer loop.Leave()
+	var seen uint64
+	for {
+		j, open := next(&seen)
+		loop.Beat()
+		if !open {
+			return
 		}
-	})
+		if j != nil {
+			j.loop = loop
+			n.answer(j, run(j))
+		}
+	}
 }
 
 // answer ends a job that ran and sends its result.

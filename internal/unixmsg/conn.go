@@ -25,6 +25,8 @@ var (
 // Peer is who is at the other end, as the kernel says it.
 type Peer struct {
 	UID, GID, PID int
+	// Groups are the supplementary groups.
+	Groups []int
 }
 
 // Conn is a connected socket. Reads belong to one goroutine, writes to one at a
@@ -54,16 +56,19 @@ func credentials(sock *net.UnixConn) (Peer, error) {
 		return Peer{}, fmt.Errorf("peer credentials: %w", err)
 	}
 	var cred *unix.Ucred
+	var groups []int
 	var credErr error
 	if err := raw.Control(func(fd uintptr) {
-		cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		if cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); credErr == nil {
+			groups, credErr = peerGroups(int(fd))
+		}
 	}); err != nil {
 		return Peer{}, fmt.Errorf("peer credentials: %w", err)
 	}
 	if credErr != nil {
 		return Peer{}, fmt.Errorf("peer credentials: %w", credErr)
 	}
-	return Peer{UID: int(cred.Uid), GID: int(cred.Gid), PID: int(cred.Pid)}, nil
+	return Peer{UID: int(cred.Uid), GID: int(cred.Gid), PID: int(cred.Pid), Groups: groups}, nil
 }
 
 // Peer returns the peer's credentials.

@@ -1,6 +1,7 @@
 package unixmsg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,6 +47,8 @@ type Options struct {
 	// Refusal, when not nil, makes the bytes that a refused peer is sent before
 	// its connection is closed.
 	Refusal func(error) []byte
+	// Mode of the socket file; 0 is 0600.
+	Mode fs.FileMode
 }
 
 // Listener accepts connections at a path.
@@ -57,7 +60,7 @@ type Listener struct {
 	lock *os.File
 }
 
-// Listen binds path, with mode 0600. The directory must be the user's (or
+// Listen binds path. The directory must be the user's (or
 // root's) and writable by nobody else. A file left by a dead server is replaced;
 // a live server's is ErrTaken.
 //
@@ -97,7 +100,7 @@ func bind(path string, opts Options, lock *os.File) (*Listener, error) {
 	sock.SetUnlinkOnClose(false) // Close looks whose file it is first
 	file, err := os.Lstat(path)
 	if err == nil {
-		err = os.Chmod(path, 0o600)
+		err = os.Chmod(path, cmp.Or(opts.Mode, 0o600))
 	}
 	if err != nil {
 		sock.Close()
@@ -187,6 +190,10 @@ func (l *Listener) Accept() (*Conn, error) {
 	}
 	return conn, nil
 }
+
+// SetDeadline bounds Accept, which then returns an error that is
+// os.ErrDeadlineExceeded; the zero time takes the bound away.
+func (l *Listener) SetDeadline(t time.Time) error { return l.sock.SetDeadline(t) }
 
 // Path returns the bound path.
 func (l *Listener) Path() string { return l.path }
