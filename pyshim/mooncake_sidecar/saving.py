@@ -12,6 +12,7 @@ from mooncake_sidecar.growth import Growth
 from mooncake_sidecar.jobs import JobCommand, Numbering, StoreRequest, store_frame
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
+from mooncake_sidecar.states import StateRules
 from mooncake_sidecar.tails import BoundaryPut, TailPlanner
 from mooncake_sidecar.tracker import Entry, Tracker
 from mooncake_sidecar.wishes import MAX_TOKENS
@@ -23,11 +24,19 @@ class Saver:
     """The saving half of the scheduler role; used by its thread."""
 
     def __init__(
-        self, geometry: Geometry, pins: PinLedger, numbers: Numbering, *, prefills: bool, decodes: bool
+        self,
+        geometry: Geometry,
+        pins: PinLedger,
+        numbers: Numbering,
+        *,
+        prefills: bool,
+        decodes: bool,
+        states: StateRules | None = None,
     ) -> None:
         """Args:
         prefills: save prefills (producer or both).
         decodes: save what decoding completes, in any role.
+        states: which recurrent states to trust, None for all that are offered.
         """
         self._geometry = geometry
         self._block = geometry.spec.scheduler_block_tokens
@@ -39,6 +48,7 @@ class Saver:
         self._numbers = numbers
         self._prefills = prefills
         self._decodes = decodes
+        self._states = states
         self._growth = Growth()
         self._plans: dict[str, tuple[int, bool]] = {}
         self._tails: list[JobCommand] = []
@@ -60,6 +70,8 @@ class Saver:
             computed: tokens at the end of this step.
         """
         most = MAX_TOKENS if entry.wishes is None else entry.wishes.max_offload_tokens
+        if self._states is not None and not self._states.aligned():
+            most = 0
         entry.tracker = Tracker(computed, prefill_end, MAX_TOKENS if most is None else most)
         if self._prefills:
             self._plan(entry)
@@ -90,7 +102,8 @@ class Saver:
         Args:
             state: vLLM's current block tables and the states it hands off; may be None.
         """
-        puts = self._handed_off(entries, state) if state is not None and state.boundary_state_offloads else {}
+        offers = state is not None and state.boundary_state_offloads
+        puts = self._handed_off(entries, state, scheduled) if offers else {}
         plans, self._plans = self._plans, {}
         for request_id in puts:
             plans.setdefault(request_id, (0, False))
@@ -146,7 +159,9 @@ class Saver:
         else:
             self._growth.forget(request_id)
 
-    def _handed_off(self, entries: Mapping[str, Entry], state: Any) -> dict[str, list[BoundaryPut]]:
+    def _handed_off(
+        self, entries: Mapping[str, Entry], state: Any, scheduled: Mapping[str, int]
+    ) -> dict[str, list[BoundaryPut]]:
         """Recurrent states at exact boundaries that the core offers this step."""
         accepted: dict[str, list[BoundaryPut]] = {}
         if not self._prefills:
@@ -156,12 +171,15 @@ class Saver:
             if entry is None or entry.tracker is None:
                 continue
             last = min(entry.tracker.prefill_end, entry.tracker.most)
+            start = entry.request.num_computed_tokens
+            end = start + scheduled.get(request_id, 0)
             puts = [
                 (self._store_group[group], block, tokens)
                 for group, block, tokens in offers
                 if block != NULL_BLOCK
                 and tokens <= last
                 and self._store_group.get(group, -1) in self._geometry.mamba_groups
+                and (self._states is None or self._states.right(tokens, start, end))
             ]
             if puts:
                 accepted[request_id] = puts

@@ -81,8 +81,10 @@ def kv_config(num_blocks, layers=2):
     )
 
 
-def vllm_config(model, num_blocks, runtime_dir, role="kv_both", budget=64, seqs=8, **extra):
-    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True)
+def vllm_config(
+    model, num_blocks, runtime_dir, role="kv_both", budget=64, seqs=8, mamba_cache_mode="none", **extra
+):
+    cache = CacheConfig(block_size=BLOCK, enable_prefix_caching=True, mamba_cache_mode=mamba_cache_mode)
     cache.num_gpu_blocks = num_blocks
     return VllmConfig(
         model_config=ModelConfig(model=model, skip_tokenizer_init=True, max_model_len=4096, seed=0),
@@ -109,9 +111,9 @@ def vllm_config(model, num_blocks, runtime_dir, role="kv_both", budget=64, seqs=
 class Engine:
     """Steps the scheduler; the test plays the workers."""
 
-    def __init__(self, model, runtime_dir, num_blocks=200, **config):
+    def __init__(self, model, runtime_dir, num_blocks=200, kv=None, **config):
         self.config = vllm_config(model, num_blocks, runtime_dir, **config)
-        kv = kv_config(num_blocks)
+        kv = kv or kv_config(num_blocks)
         init_none_hash(sha256)
         self.scheduler = Scheduler(
             vllm_config=self.config,
