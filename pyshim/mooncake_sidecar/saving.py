@@ -172,7 +172,7 @@ class Saver:
                 continue
             last = min(entry.tracker.prefill_end, entry.tracker.most)
             start = entry.request.num_computed_tokens
-            end = start + scheduled.get(request_id, 0)
+            end = start + (scheduled.get(request_id) or 0)
             puts = [
                 (self._store_group[group], block, tokens)
                 for group, block, tokens in offers
