@@ -23,6 +23,10 @@ type Common struct {
 	// LogFormat is text, json, journal, or auto: what fits where the log goes.
 	// Default auto.
 	LogFormat string
+	// GroupAccess lets members of the daemon's group use its sockets, for daemons
+	// that serve engines of other users. Default false: only the daemon's own user
+	// may.
+	GroupAccess bool
 	// Linger is how long an autostarted daemon stays after its last session.
 	// Default 15m.
 	Linger time.Duration

@@ -316,7 +316,7 @@ func TestRuntimeDir(t *testing.T) {
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("made with mode %v, %v", info.Mode(), err)
 	}
-	for _, mode := range []fs.FileMode{0o701, 0o710, 0o770, 0o755} {
+	for _, mode := range []fs.FileMode{0o701, 0o720, 0o770, 0o755} {
 		if err := os.Chmod(dir, mode); err != nil {
 			t.Fatal(err)
 		}

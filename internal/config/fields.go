@@ -135,6 +135,7 @@ func (c *Common) fields() []Field {
 		named(SectionCommon, "runtime_dir", "$XDG_RUNTIME_DIR/mooncake-sidecar, else /tmp/mooncake-sidecar-<uid>", "`directory` of the sockets").text(&c.RuntimeDir),
 		level,
 		named(SectionCommon, "log_format", "auto", "text, json or journal; auto is text on a terminal, journal for systemd's, else json").text(&c.LogFormat),
+		named(SectionCommon, "group_access", "false", "let members of the daemon's group use its sockets, not its own user alone").bool(&c.GroupAccess),
 		named(SectionCommon, "linger", "15m", "`time` an autostarted daemon stays after its last session").duration(&c.Linger),
 		autostarted,
 	}

@@ -85,11 +85,14 @@ func section(values []fileValue, name string) (of []fileValue) {
 	return of
 }
 
+// MachineRoot is the root file system of the machine.
+func MachineRoot() fs.FS { return os.DirFS("/") }
+
 func (src *Source) root() fs.FS {
 	if src.Root != nil {
 		return src.Root
 	}
-	return os.DirFS("/")
+	return MachineRoot()
 }
 
 // load applies the file, then the environment, then the flags, and fills in the

@@ -49,7 +49,8 @@ func DefaultRuntimeDir(env func(string) (string, bool), uid int) string {
 }
 
 // EnsureRuntimeDir makes the directory if it is missing and checks that nobody
-// else can enter it.
+// else can put anything there. A group may be let in: each socket has its own
+// mode, and asks who comes.
 func EnsureRuntimeDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return fmt.Errorf("runtime directory: %w", err)
@@ -60,7 +61,8 @@ func EnsureRuntimeDir(dir string) error {
 	return CheckRuntimeDir(dir)
 }
 
-// CheckRuntimeDir reports a directory that is not the user's alone.
+// CheckRuntimeDir reports a directory that others may enter or the group may
+// write to.
 func CheckRuntimeDir(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil {
@@ -74,8 +76,8 @@ func CheckRuntimeDir(dir string) error {
 		return fmt.Errorf("%w: %s: its owner is not known", ErrRuntimeDir, dir)
 	case int(stat.Uid) != os.Geteuid():
 		return fmt.Errorf("%w: %s belongs to user %d, not to %d; choose another with --runtime-dir", ErrRuntimeDir, dir, stat.Uid, os.Geteuid())
-	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("%w: %s has mode %04o, others may enter; chmod 700 it", ErrRuntimeDir, dir, info.Mode().Perm())
+	case info.Mode().Perm()&0o027 != 0:
+		return fmt.Errorf("%w: %s has mode %04o, others may enter, or the group may write; chmod 0700 it (0750 for --group-access)", ErrRuntimeDir, dir, info.Mode().Perm())
 	}
 	return nil
 }

@@ -29,8 +29,8 @@ const (
 const exitCodes = `
 EXIT CODES:
    0  stopped by a signal, or after the linger time
-   1  runtime failure; status: not running, or no answer
-   2  bad flags, environment or configuration file
+   1  runtime failure; status: not running, or no answer; doctor: warnings
+   2  bad flags, environment or configuration file; doctor: errors
    3  already running in this runtime directory
 
 ENVIRONMENT:
@@ -79,7 +79,7 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 	app := &cli.App{
 		Name: d.Name, Usage: d.Usage, Version: version.Version, HideHelpCommand: true,
 		UsageText: d.Name + " [flags]\n" + d.Name + " [flags] status [--json]\n" + d.Name + " [flags] config print [--json]\n" +
-			d.Name + " config check FILE\n" + d.Name + " completion bash|zsh|fish|pwsh",
+			d.Name + " config check FILE\n" + d.Name + " [flags] doctor [--json]\n" + d.Name + " completion bash|zsh|fish|pwsh",
 		Description:    examples(d.Example),
 		Flags:          d.flags(),
 		Writer:         d.Out,
@@ -91,7 +91,7 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 			Name: "status", Usage: "ask the running daemon", OnUsageError: usageError, Action: d.status,
 			Description: examples(d.Name+" status", d.Name+" --runtime-dir /run/mooncake-sidecar status --json"),
 			Flags:       append(d.flags(), &cli.BoolFlag{Name: "json", Usage: "print JSON"}),
-		}, d.configCommand(), d.completionCommand()},
+		}, d.configCommand(), d.doctorCommand(), d.completionCommand()},
 		EnableBashCompletion:  true,
 		CustomAppHelpTemplate: cli.AppHelpTemplate + exitCodes + "\n",
 	}
@@ -115,7 +115,10 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 }
 
 func exitCode(err error) int {
+	var doctor *doctorError
 	switch {
+	case errors.As(err, &doctor):
+		return doctor.code
 	case err == nil:
 		return ExitOK
 	case errors.Is(err, daemon.ErrAlreadyRunning):
@@ -153,6 +156,11 @@ func (d *Daemon) configure(c *cli.Context) (*config.Common, []config.Setting, er
 	common, settings, err := d.Configure(source)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", errUsage, err)
+	}
+	for i := range settings {
+		if s := &settings[i]; s.Key == "runtime_dir" && s.Value == "" {
+			s.Value = daemon.Dir("") // what the daemon would take
+		}
 	}
 	return common, settings, nil
 }

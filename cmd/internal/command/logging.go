@@ -20,7 +20,7 @@ import (
 func newLog(name string, common *config.Common, to io.Writer) (*slog.Logger, *slog.LevelVar) {
 	level := new(slog.LevelVar)
 	level.Set(mustLevel(common))
-	options := &slog.HandlerOptions{Level: level}
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	format := common.LogFormat
 	if format == config.FormatAuto {
 		format = formatFor(to, os.Getenv("JOURNAL_STREAM"))
@@ -35,6 +35,14 @@ func newLog(name string, common *config.Common, to io.Writer) (*slog.Logger, *sl
 		handler = slog.NewTextHandler(to, options)
 	}
 	return slog.New(handler).With("component", strings.TrimPrefix(name, "mooncake-")), level
+}
+
+// readable writes times as 15m0s in JSON too.
+func readable(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 func mustLevel(common *config.Common) slog.Level {
@@ -85,7 +93,7 @@ func newJournalHandler(to io.Writer, options *slog.HandlerOptions) slog.Handler 
 		if len(groups) == 0 && a.Key == slog.TimeKey {
 			return slog.Attr{}
 		}
-		return a
+		return readable(groups, a)
 	}
 	return &journalHandler{Handler: slog.NewTextHandler(&j.buf, &text), journal: j}
 }
