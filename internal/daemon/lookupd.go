@@ -39,35 +39,38 @@ var errIdle = errors.New("no session for the linger time")
 // RunLookupd is mooncake-lookupd. It returns nil when ctx ends or after the
 // linger time, and ErrAlreadyRunning when the runtime directory has a lookupd.
 func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control, log *slog.Logger) (err error) {
+	sup := supervise(log)
 	dir, err := runtimeDir(cfg.RuntimeDir)
 	if err != nil {
 		return err
 	}
-	sessions, err := listenSessions(dir, config.LookupdSocket)
+	sessions, err := listenSessions(dir, config.LookupdSocket, &cfg.Common, sup)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sessions.Close() }() // Serve has closed it, unless it was never reached
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	ops, err := operate(ctx, "mooncake-lookupd", dir, config.LookupdSocket, &cfg.Common, &cfg.HTTP, &control, stop, log)
+	context.AfterFunc(ctx, func() { sup.Stopping("") })
+	ops, err := operate(ctx, "mooncake-lookupd", dir, config.LookupdSocket, &cfg.Common, &cfg.HTTP, &control, sup, stop, log)
 	if err != nil {
 		return err
 	}
 	defer ops.close()
 	ops.ready.SetProblem(checkStore, "the store is being opened")
 
-	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), log)
+	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), sup, log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, segment.Close()) }()
 	defer ops.close() // before the segment: a scrape reads it
+	sup.settled(log)
 	limitMemory()
 	ops.watchStore(master.Stats)
 	ops.registry.AddStore(master.Stats)
 
-	transport, err := zmqx.New()
+	transport, err := zmqx.NewWith(zmqx.Options{Mode: socketMode(&cfg.Common), Pulse: sup.pulse, Interval: sup.interval})
 	if err != nil {
 		return err
 	}
@@ -95,11 +98,11 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		return err
 	}
 	defer stopCalls(calls)
-	background.Go(func() { maintain(ctx, master, log) })
+	background.Go(func() { maintain(ctx, master, sup, log) })
 	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
 		"store_bytes", cfg.StoreBytes.String(), "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
 	ops.serving(ctx)
-	err = server.Serve(ctx, lookupdSessions{sessions})
+	err = server.Serve(ctx, lookupdSessions{sessions, sup.accept(sessions, func() {})})
 	return endOf(ctx, err, log)
 }
 
@@ -167,28 +170,6 @@ func stopCalls(calls *grpc.Server) {
 	timer := time.AfterFunc(stopTimeout, calls.Stop)
 	defer timer.Stop()
 	calls.GracefulStop()
-}
-
-// maintain allocates the segment's memory and then looks after what runs out.
-func maintain(ctx context.Context, master *embedded.Master, log *slog.Logger) {
-	for more := true; more && ctx.Err() == nil; {
-		var err error
-		if more, err = master.PrepareNext(); err != nil {
-			log.Error("the store stays smaller than it was asked to be; lower store_bytes or free memory", "error", err)
-			break
-		}
-		master.Reap() // a large store takes a while
-	}
-	ticker := time.NewTicker(maintenanceInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			master.Reap()
-		}
-	}
 }
 
 // lookupCounters names what was asked on the lookup sockets, for status.

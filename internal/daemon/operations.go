@@ -36,7 +36,7 @@ type operations struct {
 // without the daemon; an address that was asked for is.
 //
 // REQUIRES: the caller holds the session socket.
-func operate(ctx context.Context, program, dir, session string, common *config.Common, http *config.HTTP, control *Control,
+func operate(ctx context.Context, program, dir, session string, common *config.Common, http *config.HTTP, control *Control, sup *supervision,
 	failed func(error), log *slog.Logger,
 ) (*operations, error) {
 	ctx, stop := context.WithCancel(ctx)
@@ -68,7 +68,7 @@ func operate(ctx context.Context, program, dir, session string, common *config.C
 		o.close()
 		return nil, err
 	}
-	control.reloads(ctx, &o.running, func(reload func()) { reload() }, log)
+	control.reloads(ctx, &o.running, sup.reloading, log)
 	return o, nil
 }
 

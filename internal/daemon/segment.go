@@ -27,20 +27,37 @@ import (
 // it at every start of lookupd.
 const recoveryTimeout = time.Second
 
-// openStore adopts the segment that a worker of the runtime directory has kept,
-// or makes a new one of that size.
-func openStore(ctx context.Context, dir string, bytes uint64, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
+// openStore adopts the segment that a worker of the runtime directory or the
+// service manager has kept, or makes a new one of that size. The service manager
+// has it from then on.
+func openStore(ctx context.Context, dir string, bytes uint64, sup *supervision, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
+	sup.Extend(patienceForMemory)
+	known := sup.fromManager(log)
+	names := make([]string, 0, len(known))
+	for i := range known {
+		names = append(names, known[i].info.UUID)
+	}
+	master, segment, err := adoptOrCreate(byVotes(append(known, keptSegments(ctx, dir, log)...)), bytes, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	sup.keep(master.SegmentInfo().UUID, segment.FD(), names)
+	return master, segment, nil
+}
+
+// adoptOrCreate takes the first of the kept segments that can be used. All are
+// closed but that one.
+func adoptOrCreate(found []kept, bytes uint64, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
 	opts := embedded.Options{Alive: proc.Alive, Log: log}
-	kept := keptSegments(ctx, dir, log)
 	defer func() {
-		for _, k := range kept {
-			k.close()
+		for i := range found {
+			found[i].close()
 		}
 	}()
-	for i := range kept {
-		master, segment, err := adopt(&kept[i], opts)
+	for i := range found {
+		master, segment, err := adopt(&found[i], opts)
 		if err != nil {
-			log.Warn("a kept segment can't be used", "segment", kept[i].info.UUID, "error", err)
+			log.Warn("a kept segment can't be used", "segment", found[i].info.UUID, "error", err)
 			continue
 		}
 		return master, segment, nil
@@ -81,11 +98,11 @@ func newStore(bytes uint64, opts embedded.Options) (*embedded.Master, *shm.Segme
 	return master, segment, nil
 }
 
-// kept is a segment that a worker has kept alive.
+// kept is a segment that a worker or the service manager has kept alive.
 type kept struct {
 	info  connector.SegmentInfo
 	fd    int // -1 once taken
-	votes int // workers that have it
+	votes int // of those that have it
 }
 
 func (k *kept) take() int {
@@ -100,8 +117,7 @@ func (k *kept) close() {
 	}
 }
 
-// keptSegments asks every worker of the runtime directory. The segment that most
-// workers have comes first: the last lookupd's.
+// keptSegments asks every worker of the runtime directory.
 func keptSegments(ctx context.Context, dir string, log *slog.Logger) []kept {
 	paths, err := filepath.Glob(filepath.Join(dir, config.WorkerSocketPattern))
 	if err != nil {
@@ -127,10 +143,11 @@ func keptSegments(ctx context.Context, dir string, log *slog.Logger) []kept {
 		})
 	}
 	asked.Wait()
-	return byVotes(found)
+	return found
 }
 
-// byVotes joins the equal ones.
+// byVotes joins the equal ones. The segment that most have comes first: the last
+// lookupd's.
 func byVotes(found []kept) []kept {
 	var out []kept
 	for _, k := range found {

@@ -31,11 +31,17 @@ func runtimeDir(configured string) (string, error) {
 	return dir, config.EnsureRuntimeDir(dir)
 }
 
-// listenSessions binds a daemon's session socket.
-func listenSessions(dir, name string) (*unixmsg.Listener, error) {
-	l, err := unixmsg.Listen(filepath.Join(dir, name), unixmsg.Options{Refusal: refusal})
+// listenSessions binds a daemon's session socket, or takes the one that the
+// service manager listens at.
+func listenSessions(dir, name string, common *config.Common, sup *supervision) (l *unixmsg.Listener, err error) {
+	path, opts := filepath.Join(dir, name), sessionOptions(common)
+	if file := sup.sessionSocket(); file != nil {
+		l, err = unixmsg.Inherit(file, path, opts)
+	} else {
+		l, err = unixmsg.Listen(path, opts)
+	}
 	if errors.Is(err, unixmsg.ErrTaken) {
-		return nil, fmt.Errorf("%w: another daemon serves %s", ErrAlreadyRunning, filepath.Join(dir, name))
+		return nil, fmt.Errorf("%w: another daemon serves %s", ErrAlreadyRunning, path)
 	}
 	return l, err
 }
@@ -50,11 +56,14 @@ func refusal(err error) []byte {
 }
 
 // lookupdSessions is a session socket as lookupd takes it.
-type lookupdSessions struct{ *unixmsg.Listener }
+type lookupdSessions struct {
+	*unixmsg.Listener
+	accept func() (*unixmsg.Conn, error)
+}
 
 // Accept implements lookupd.Acceptor.
 func (l lookupdSessions) Accept() (lookupd.Conn, error) {
-	conn, err := l.Listener.Accept()
+	conn, err := l.accept()
 	if err != nil {
 		return nil, err // not a nil *Conn in an interface
 	}
@@ -62,9 +71,9 @@ func (l lookupdSessions) Accept() (lookupd.Conn, error) {
 }
 
 // workerSessions is a session socket as worker takes it.
-func workerSessions(l *unixmsg.Listener) func() (worker.Conn, error) {
+func workerSessions(accept func() (*unixmsg.Conn, error)) func() (worker.Conn, error) {
 	return func() (worker.Conn, error) {
-		conn, err := l.Accept()
+		conn, err := accept()
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/faults"
 	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
+	"github.com/mooncake-sidecar/sidecar/internal/proc"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
 	"github.com/mooncake-sidecar/sidecar/internal/version"
@@ -38,18 +39,21 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	if cfg.DeviceKind() != "host" {
 		return fmt.Errorf("%w: %s; this build knows host", ErrNoDevice, cfg.Device)
 	}
+	sup := supervise(log)
 	dir, err := runtimeDir(cfg.RuntimeDir)
 	if err != nil {
 		return err
 	}
-	sessions, err := listenSessions(dir, config.WorkerSocket(cfg.Device))
+	sessions, err := listenSessions(dir, config.WorkerSocket(cfg.Device), &cfg.Common, sup)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = sessions.Close() }() // the end of ctx has closed it, unless that was never reached
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
-	ops, err := operate(ctx, "mooncake-worker", dir, config.WorkerSocket(cfg.Device), &cfg.Common, &cfg.HTTP, &control, stop, log)
+	sup.settled(log)
+	context.AfterFunc(ctx, func() { sup.Stopping("") })
+	ops, err := operate(ctx, "mooncake-worker", dir, config.WorkerSocket(cfg.Device), &cfg.Common, &cfg.HTTP, &control, sup, stop, log)
 	if err != nil {
 		return err
 	}
@@ -73,10 +77,11 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	server, err := worker.New(worker.Config{
 		Store:         chunks,
 		StoreReady:    chunks.Ready,
-		Devices:       map[string]worker.Device{"host": hostdev.Device{}},
+		Devices:       map[string]worker.Device{"host": hostdev.Device{Background: proc.RunInBackground}},
 		MapBoard:      mapBoard,
 		KeptSegments:  keptBy(chunks),
 		OnSessions:    idle.sessions,
+		Pulse:         sup.pulse,
 		Log:           log,
 		Version:       version.Version,
 		PID:           os.Getpid(),
@@ -100,7 +105,8 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 		"load_workers", cfg.LoadWorkers, "queue_jobs", cfg.QueueJobs, "batch_bytes", cfg.BatchBytes.String(),
 		"autostarted", cfg.Autostarted, "linger", cfg.Linger)
 	ops.serving(ctx)
-	err = server.Serve(workerSessions(sessions))
+	sup.Ready("device " + cfg.Device)
+	err = server.Serve(workerSessions(sup.accept(sessions, server.Tick)))
 	return endOf(ctx, err, log)
 }
 
@@ -134,6 +140,7 @@ func connectStore(dir string, log *slog.Logger) (chunks *client.Client, closeSto
 	_, _ = rand.Read(id[:]) // it never fails
 	chunks = client.New(client.Config{
 		Edge: storeEdge{dir}, RPC: rpc, ID: binary.NativeEndian.Uint64(id[:]) | 1, PID: os.Getpid(), Version: version.Version, Log: log,
+		Background: proc.RunInBackground,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
