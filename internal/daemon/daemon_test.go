@@ -24,7 +24,12 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if what := os.Getenv(asDaemon); what != "" {
+		os.Exit(runAsDaemon(what))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds what a correct run never waits for.
 const patience = 30 * time.Second
