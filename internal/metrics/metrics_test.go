@@ -1,0 +1,250 @@
+package metrics
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/mooncake-sidecar/sidecar/internal/histogram"
+	"github.com/mooncake-sidecar/sidecar/lookupd"
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
+	"github.com/mooncake-sidecar/sidecar/worker"
+)
+
+// registries returns both daemons' metrics with something in every one.
+func registries() map[string]*Registry {
+	var took histogram.Histogram
+	for _, d := range []time.Duration{0, 3 * time.Microsecond, 40 * time.Microsecond, time.Millisecond, 2 * time.Hour} {
+		took.Observe(d)
+	}
+	l := NewRegistry("mooncake-lookupd", "v1")
+	counters := &lookupd.Counters{Lookups: 5, Misses: 2, QueryTokens: 100, HitTokens: 60, Took: took.Snapshot()}
+	l.AddLookupd(func() lookupd.Stats {
+		return lookupd.Stats{Total: *counters, Models: map[string]*lookupd.Counters{"llama": counters}, Engines: make([]lookupd.EngineStats, 2), Sessions: 3}
+	})
+	l.AddStore(func() embedded.Stats {
+		return embedded.Stats{Chunks: 4, CapacityBytes: 1000, SizeBytes: 2000, UsedBytes: 300, Recovered: &embedded.Recovery{Chunks: 4, Dropped: 1}}
+	})
+	l.AddReadiness(func() map[string]bool { return map[string]bool{"store": true, "memory": false} })
+	w := NewRegistry("mooncake-worker", "v1")
+	jobs := worker.JobStats{ByStatus: map[string]uint64{"ok": 3}, ByReason: map[string]uint64{"corrupt": 1}, Bytes: 77, Took: took.Snapshot()}
+	w.AddWorker(func() worker.Stats { return worker.Stats{LoadJobs: jobs, StoreJobs: jobs} }, func() bool { return true })
+	return map[string]*Registry{"lookupd": l, "worker": w}
+}
+
+// scrape returns what a scrape of the handler brings.
+func scrape(t *testing.T, r *Registry) string {
+	t.Helper()
+	server := httptest.NewServer(r.Handler())
+	defer server.Close()
+	reply, err := http.Get(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	if err != nil || reply.StatusCode != http.StatusOK {
+		t.Fatalf("%s, %v: %s", reply.Status, err, text)
+	}
+	return string(text)
+}
+
+func TestScrape(t *testing.T) {
+	all := registries()
+	text := scrape(t, all["lookupd"])
+	for _, want := range []string{
+		`mooncake_sidecar_build_info{goversion="go`, `program="mooncake-lookupd"`, "go_goroutines", "process_resident_memory_bytes",
+		`mooncake_sidecar_lookups_total{model="llama",result="hit"} 3`, `mooncake_sidecar_lookups_total{model="llama",result="miss"} 2`,
+		`mooncake_sidecar_lookup_hit_tokens_total{model="llama"} 60`, `mooncake_sidecar_lookup_errors_total{reason="malformed"} 0`,
+		`mooncake_sidecar_store_free_bytes{tier="memory"} 700`, `mooncake_sidecar_store_recovered 1`, `mooncake_sidecar_store_recovery_chunks{outcome="dropped"} 1`,
+		`mooncake_sidecar_lookup_duration_seconds_bucket{le="1e-05"} 2`, `mooncake_sidecar_lookup_duration_seconds_bucket{le="+Inf"} 5`,
+		`mooncake_sidecar_ready{check="memory"} 0`, `mooncake_sidecar_ready{check="store"} 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	text = scrape(t, all["worker"])
+	for _, want := range []string{
+		`mooncake_sidecar_worker_jobs_total{operation="load",status="ok"} 3`, `mooncake_sidecar_worker_bytes_total{operation="store"} 77`,
+		`mooncake_sidecar_worker_job_failures_total{operation="load",reason="corrupt"} 1`, `mooncake_sidecar_worker_store_ready 1`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+}
+
+// Names, help and types are as Prometheus' linter wants them, and every family
+// that is described is collected.
+func TestNames(t *testing.T) {
+	for name, r := range registries() {
+		families, err := r.inner.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ours []*dto.MetricFamily
+		for _, f := range families {
+			if strings.HasPrefix(f.GetName(), Prefix) {
+				ours = append(ours, f)
+			}
+		}
+		problems, err := promlint.NewWithMetricFamilies(ours).Lint()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s: %s", name, p.Metric, p.Text)
+		}
+		described := make(chan *prometheus.Desc, 1000)
+		r.inner.Describe(described)
+		close(described)
+		for d := range described {
+			if full := fqName.FindStringSubmatch(d.String()); full != nil && !strings.HasPrefix(full[1], "go_") && !strings.HasPrefix(full[1], "process_") && !hasFamily(families, full[1]) {
+				t.Errorf("%s: %s is described and never shown", name, full[1])
+			}
+		}
+	}
+}
+
+var fqName = regexp.MustCompile(`fqName: "([^"]+)"`)
+
+func hasFamily(families []*dto.MetricFamily, name string) bool {
+	for _, f := range families {
+		if f.GetName() == name {
+			return true
+		}
+	}
+	return false
+}
+
+// A histogram has both kinds of buckets, which agree.
+func TestHistogramsAreClassicAndNative(t *testing.T) {
+	families, err := registries()["lookupd"].inner.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != Prefix+"lookup_duration_seconds" {
+			continue
+		}
+		h := f.GetMetric()[0].GetHistogram()
+		if len(h.GetBucket()) != len(histogram.Bounds()) || h.GetSchema() != histogram.Schema || len(h.GetPositiveSpan()) == 0 || h.GetSampleCount() != 5 {
+			t.Errorf("got %v", h)
+		}
+		var native, at int64
+		for _, delta := range h.GetPositiveDelta() {
+			at += delta
+			native += at
+		}
+		if native != 5 {
+			t.Errorf("%d observations in native buckets", native)
+		}
+		return
+	}
+	t.Error("no histogram")
+}
+
+// registered returns the names that rules and panels may use.
+func registered(t *testing.T) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	for _, r := range registries() {
+		families, err := r.inner.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			names[f.GetName()] = true
+			if f.GetType() == dto.MetricType_HISTOGRAM {
+				for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+					names[f.GetName()+suffix] = true
+				}
+			}
+		}
+	}
+	return names
+}
+
+var metricName = regexp.MustCompile(`\b(?:mooncake_sidecar|process|go)_[a-z_]+`)
+
+// The dashboard and the alerts ask for metrics that there are.
+func TestDashboardAndAlertsUseRegisteredNames(t *testing.T) {
+	known := registered(t)
+	files := map[string]int{"grafana/mooncake-sidecar.json": 15, "prometheus/alerts.yml": 8}
+	for name, least := range files {
+		data, err := os.ReadFile(filepath.Join("..", "..", "deploy", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		used := map[string]bool{}
+		for _, expression := range expressions(t, name, data) {
+			for _, metric := range metricName.FindAllString(expression, -1) {
+				used[metric] = true
+			}
+		}
+		for metric := range used {
+			if !known[metric] {
+				t.Errorf("%s uses %s, which no daemon has", name, metric)
+			}
+		}
+		if len(used) < least {
+			t.Errorf("%s uses only %d metrics", name, len(used))
+		}
+	}
+}
+
+// expressions finds the queries of a file.
+func expressions(t *testing.T, name string, data []byte) (all []string) {
+	t.Helper()
+	if filepath.Ext(name) == ".yml" {
+		return []string{string(data)}
+	}
+	var board struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+		Templating struct{ List []struct{ Query any } }
+	}
+	if err := json.Unmarshal(data, &board); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			if target.Expr == "" {
+				t.Errorf("%s: panel %q has a target without a query", name, p.Title)
+			}
+			all = append(all, target.Expr)
+		}
+	}
+	for _, v := range board.Templating.List {
+		all = append(all, fmt.Sprint(v.Query))
+	}
+	return all
+}
+
+func BenchmarkScrape(b *testing.B) {
+	for name, r := range registries() {
+		b.Run(name, func(b *testing.B) {
+			handler := r.Handler()
+			request := httptest.NewRequest(http.MethodGet, "/metrics", http.NoBody)
+			b.ReportAllocs()
+			for b.Loop() {
+				handler.ServeHTTP(httptest.NewRecorder(), request)
+			}
+		})
+	}
+}
