@@ -24,7 +24,6 @@ class Comparison:
         self._read_by_run: dict[tuple[str, int], set[int]] = defaultdict(set)
         """Blocks that some job of a run with outstanding jobs may read, or might have."""
         self._late: set[str] = set()
-        self.epoch = 0
 
     # ---- a step's jobs ----
 
@@ -67,7 +66,6 @@ class Comparison:
         for command in commands.stores:
             save = our_save(command)
             mine[save.request].append(save)
-            self.epoch = max(self.epoch, save.epoch)
         for meta in theirs.requests:
             if not meta.can_save:
                 continue

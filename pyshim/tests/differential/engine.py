@@ -1,6 +1,9 @@
 """vLLM's real scheduler around the pair, with made-up model outputs."""
 
+from collections import deque
+from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from vllm.config import CacheConfig, DeviceConfig, KVTransferConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
@@ -11,6 +14,7 @@ from vllm.v1.core.kv_cache_utils import (
     resolve_cache_hit_alignment_tokens,
     resolve_kv_cache_block_sizes,
 )
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import DraftTokenIds, KVConnectorOutput, ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
@@ -70,6 +74,17 @@ def configuration(path, runtime_dir, model, case):
     return config, kv, scheduler_block, unit
 
 
+@dataclass
+class Step:
+    """A scheduled step that the made-up workers have yet to run."""
+
+    output: Any
+    loads: dict
+    jobs: list
+    samples: set[str]
+    """Requests of which it comes to the last token, so that the model gives the next."""
+
+
 class Engine:
     """Steps the scheduler; model and workers follow ``random``."""
 
@@ -78,7 +93,8 @@ class Engine:
         self.random = Random(case.seed)
         init_none_hash(sha256)
         config, kv, self.block, self.unit = configuration(path, runtime_dir, case.model, case)
-        self.scheduler = Scheduler(
+        config.scheduler_config.async_scheduling = case.asynchronous
+        self.scheduler = (AsyncScheduler if case.asynchronous else Scheduler)(
             vllm_config=config,
             kv_cache_config=kv,
             structured_output_manager=StructuredOutputManager(config),
@@ -99,6 +115,7 @@ class Engine:
         self.comparison = Comparison(self.pair, case.ranks)
         self.loading = {}
         """Request -> its load and the steps it still takes."""
+        self.in_flight: deque[Step] = deque()
         self._hasher = get_request_block_hasher(self.unit, sha256)
 
     def add(self, name, tokens, max_tokens):
@@ -113,6 +130,19 @@ class Engine:
         scheduled = output.num_scheduled_tokens
         self.notes.failed -= scheduled.keys()
         self._note(output, loads)
+        samples = {name for name in scheduled if not self.scheduler.requests[name].is_prefill_chunk}
+        self.in_flight.append(Step(output, loads, jobs, samples))
+        if len(self.in_flight) > self.case.asynchronous:
+            self._run(self.in_flight.popleft(), calm)
+
+    def catch_up(self):
+        """Run what was scheduled."""
+        while self.in_flight:
+            self._run(self.in_flight.popleft(), calm=True)
+
+    def _run(self, step, calm):
+        """What the workers do in a step, and its outcome."""
+        output, loads, jobs = step.output, step.loads, step.jobs
         for rank in self.ranks:
             rank.forget(output.preempted_req_ids or ())
         for job in jobs:
@@ -125,13 +155,12 @@ class Engine:
             rank.work(
                 50 if calm else self.random.choice((0, 0, 1, 2, 5)),
                 lambda: not calm and self.random.random() < self.case.failures,
-                self.comparison.epoch,
                 self.pair.our_pool,
                 self.pair.their_pool,
                 done,
             )
         received, failed, bad = self._loads(calm)
-        outcome = self._model(output)
+        outcome = self._model(step)
         outcome.kv_connector_output = KVConnectorOutput(
             finished_recving=received or None,
             failed_recving=failed if self.groups > 1 else set(),
@@ -168,20 +197,19 @@ class Engine:
                 self.notes.seen["aborted while loading"] += 1
         return received, failed, bad
 
-    def _model(self, output):
-        names, sampled = list(output.num_scheduled_tokens), []
+    def _model(self, step):
+        names, sampled = list(step.output.num_scheduled_tokens), []
         for name in names:
-            request = self.scheduler.requests[name]
-            drafts = output.scheduled_spec_decode_tokens.get(name, ())
-            if request.num_computed_tokens < request.num_tokens:
+            if name not in step.samples:
                 sampled.append([])
                 continue
-            accepted = self.random.randint(0, len(drafts))
+            drafts = len(step.output.scheduled_spec_decode_tokens.get(name, ()))
+            accepted = self.random.randint(0, drafts)
             if accepted:
                 self.notes.seen["drafts accepted"] += 1
-            if accepted < len(drafts):
+            if accepted < drafts:
                 self.notes.seen["drafts rejected"] += 1
-            sampled.append([*drafts[:accepted], self.random.randrange(100)])
+            sampled.append([self.random.randrange(100) for _ in range(accepted + 1)])
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: i for i, name in enumerate(names)},
@@ -192,7 +220,7 @@ class Engine:
         )
 
     def _draft(self, outcome):
-        if not self.case.model.drafts:
+        if not self.case.model.drafts or self.case.asynchronous:  # then there are placeholders
             return
         names = [n for n, tokens in zip(outcome.req_ids, outcome.sampled_token_ids, strict=True) if tokens]
         drafts = [
@@ -203,6 +231,7 @@ class Engine:
     def _note(self, output, loads):
         seen, scheduled = self.notes.seen, output.num_scheduled_tokens
         seen["steps"] += 1
+        seen["steps while one is in flight"] += len(self.in_flight)
         seen["loads"] += len(loads)
         for request in output.preempted_req_ids or ():
             seen["preempted"] += 1

@@ -218,10 +218,14 @@ class PairConnector(KVConnectorBase_V1, SupportsHMA):
         if not scheduler.save_decode_cache:
             return
         for request, computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-            tracker = scheduler._request_trackers.get(request)
-            if request not in cached.resumed_req_ids and tracker.token_len < computed:
+            if request in cached.resumed_req_ids:
+                continue
+            tracker = scheduler._request_trackers[request]
+            # Asynchronously scheduled, tokens count as computed that do not exist yet.
+            known = min(computed, scheduler._unfinished_requests[request][0].num_tokens)
+            if tracker.token_len < known:
                 self.notes.used[rules.DRAFTS_LAG] += 1
-                tracker.token_len = computed
+                tracker.token_len = known
 
     def _without_readmitted(self, output):
         """``READMITTED``: show the in-tree connector only those preempted requests that stay so."""

@@ -42,6 +42,7 @@ class Rank:
         self._attention = [g for g in range(len(self._sizes)) if g not in geometry.mamba_groups]
         self._notes = notes
         self._queue: deque[PairedJob] = deque()
+        self._epoch = 0
         self._ours: dict[str, tuple[int, int]] = {}
         """Request -> (epoch, tokens)."""
         self._theirs: dict[str, int] = {}
@@ -59,14 +60,16 @@ class Rank:
 
     def take(self, job):
         self._queue.append(job)
+        if job.ours is not None:
+            self._epoch = max(self._epoch, job.ours.epoch)
 
-    def work(self, jobs, fails, epoch, our_pool, their_pool, done):
-        """Go through ``jobs`` of the queue.
+    def work(self, jobs, fails, our_pool, their_pool, done):
+        """Go through ``jobs`` of the queue; what is of an older epoch is not stored.
 
         Args:
             fails: draws whether a job fails.
-            epoch: our connector's current one; jobs of an older are not stored.
         """
+        epoch = self._epoch
         for _ in range(min(jobs, len(self._queue))):
             job = self._queue.popleft()
             complete = self.number not in job.retired and not fails()

@@ -37,8 +37,9 @@ WANTED = {
     "a resumed request is saved": 300,
     "a resumed request loads": 30,
     "resets": 60,
+    "steps while one is in flight": 2000,
 }
-CASES = int(os.environ.get("MOONCAKE_SIDECAR_STEP_CASES", "330"))
+CASES = int(os.environ.get("MOONCAKE_SIDECAR_STEP_CASES", "220"))
 SEED = int(os.environ.get("MOONCAKE_SIDECAR_STEP_SEED", "1"))
 
 
