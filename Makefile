@@ -81,6 +81,7 @@ test-vllm-rules:
 test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing, repeated fault tests
 	$(MAKE) --no-print-directory test
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_DIFF_CASES=200000 go test -v -count=1 -timeout 60m -run '^TestAgainstVLLM$$' ./coordinator/vllmdiff
+	MOONCAKE_SIDECAR_STEP_SEED=1000 MOONCAKE_SIDECAR_STEP_CASES=4400 $(PYTEST) pyshim/tests/differential/test_same_steps.py
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	scripts/fuzz.sh 60s
 
