@@ -86,5 +86,6 @@ func writeJSON(w http.ResponseWriter, code int, v any) {
 	w.WriteHeader(code)
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
+	out.SetEscapeHTML(false)
 	_ = out.Encode(v) // a peer that left needs no answer
 }
