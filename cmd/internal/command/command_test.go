@@ -30,7 +30,13 @@ type invocation struct {
 // invoke runs a command around a worker's configuration.
 func invoke(t *testing.T, run func(context.Context) error, args ...string) *invocation {
 	t.Helper()
-	i := &invocation{cfg: &config.WorkerConfig{}}
+	return invokeInto(t, &invocation{}, run, args...)
+}
+
+// invokeInto is invoke with the outcome where run can see it meanwhile.
+func invokeInto(t *testing.T, i *invocation, run func(context.Context) error, args ...string) *invocation {
+	t.Helper()
+	i.cfg = &config.WorkerConfig{}
 	d := &Daemon{
 		Name: "mooncake-test", Usage: "tests", Example: "mooncake-test --device host-3",
 		Fields: i.cfg.Fields(),
