@@ -30,7 +30,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: E402
 from mooncake_sidecar import daemons, paths  # noqa: E402
 from mooncake_sidecar.hostmem import MemfdAllocation  # noqa: E402
 from mooncake_sidecar.layout import UnsupportedLayout  # noqa: E402
-from mooncake_sidecar.lookup import LookupClient, LookupCounters  # noqa: E402
+from mooncake_sidecar.lookup import LookupClient  # noqa: E402
 from mooncake_sidecar.maintainer import Maintainer  # noqa: E402
 from mooncake_sidecar.metadata import SidecarMetadata, SidecarWorkerMetadata  # noqa: E402
 from mooncake_sidecar.observing import Jobs, Lookups  # noqa: E402
@@ -84,7 +84,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         self._registrar: Registrar | None = None
         self._maintainer: Maintainer | None = None
         self._lookup: LookupClient | None = None
-        self._counted = LookupCounters()
+        self._counted = (0, 0, 0)
         self._allocation: MemfdAllocation | None = None
         self._closed = False
         if role == KVConnectorRole.SCHEDULER:
@@ -111,7 +111,9 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._lookup,
             self._geometry.spec,
             wanted[0].socket,
-            paths.lookup_path(envs.VLLM_RPC_BASE_PATH, settings.lookup_rpc_port, parallel.data_parallel_index),
+            paths.lookup_path(
+                paths.lookup_base(directory, envs.VLLM_RPC_BASE_PATH), settings.lookup_rpc_port, parallel.data_parallel_index
+            ),
             self._engine_id,
             self._epoch,
             lambda stop: daemons.ensure(wanted, directory, settings, START_BUDGET_S, stop),
@@ -271,11 +273,13 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
 
     def get_kv_connector_stats(self) -> SidecarStats | None:
         if self._lookup is not None:
-            for name in ("timeouts", "skipped", "malformed"):
-                now = getattr(self._lookup.counters, name)
-                if grown := now - getattr(self._counted, name):
-                    self._stats.add(f"lookup_{name}", grown)
-                    setattr(self._counted, name, now)
+            counters = self._lookup.counters
+            now = (counters.timeouts, counters.skipped, counters.malformed)
+            if now != self._counted:
+                for name, new, old in zip(("timeouts", "skipped", "malformed"), now, self._counted, strict=True):
+                    if new != old:
+                        self._stats.add(f"lookup_{name}", new - old)
+                self._counted = now
         return self._stats.take()
 
     @classmethod

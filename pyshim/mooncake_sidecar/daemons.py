@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mooncake_sidecar import messages as msg
-from mooncake_sidecar import paths
+from mooncake_sidecar import paths, programs
 from mooncake_sidecar.config import Settings
 from mooncake_sidecar.session import SessionError, open_session
 
@@ -27,7 +27,6 @@ LOOKUPD = "mooncake-lookupd"
 WORKER = "mooncake-worker"
 _PROBE_S = 0.5
 _POLL_S = 0.01
-_PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
 
 class DaemonError(RuntimeError):
@@ -63,27 +62,24 @@ def _common(settings: Settings) -> tuple[str, ...]:
 
 
 def find_binary(program: str, settings: Settings) -> str:
-    """The program's file: configured place, the package, MOONCAKE_SIDECAR_BIN, PATH, a source tree's bin/.
+    """The program's file: configured place, the package, MOONCAKE_SIDECAR_BIN, a source tree's bin/, PATH.
 
     Raises:
         DaemonError: it is nowhere; the text lists where was looked.
     """
-    places = [
-        settings.binaries_dir,
-        os.path.join(_PACKAGE, "bin"),
-        os.environ.get("MOONCAKE_SIDECAR_BIN", ""),
-    ]
+    places = [settings.binaries_dir, *programs.places()]
     for place in filter(None, places):
         candidate = os.path.join(os.path.abspath(place), program)
         if os.access(candidate, os.X_OK):
             return candidate
-    if found := shutil.which(program):
+    # An installation without programs has commands of these names in PATH, which can only say so.
+    if (found := shutil.which(program)) and not programs.is_wrapper(found):
         return os.path.abspath(found)
-    candidate = os.path.join(os.path.dirname(os.path.dirname(_PACKAGE)), "bin", program)
-    if os.access(candidate, os.X_OK):
-        return candidate
-    looked = ", ".join([*filter(None, places), "PATH", os.path.dirname(candidate)])
-    raise DaemonError(f"{program} was not found (looked in {looked}); set binaries_dir or start it by hand")
+    looked = ", ".join([*filter(None, places), "PATH"])
+    raise DaemonError(
+        f"{program} was not found (looked in {looked}); install the wheel of mooncake-sidecar, which has it, "
+        "set binaries_dir to where it is, or start it by hand"
+    )
 
 
 def probe(path: str, timeout: float = _PROBE_S) -> msg.Welcome:
@@ -107,9 +103,16 @@ def ensure(wanted: list[Daemon], directory: str, settings: Settings, budget_s: f
         OSError: the runtime directory can't be used.
     """
     deadline = time.monotonic() + budget_s
-    paths.check_runtime_dir(directory, create=settings.autostart)
+    system = paths.is_system_dir(directory)
+    paths.check_runtime_dir(directory, create=settings.autostart and not system)
     if all(_answers(daemon) for daemon in wanted):
         return
+    if system:
+        silent = next(daemon for daemon in wanted if not _answers(daemon))
+        raise DaemonError(
+            f"{silent.program} does not answer at {silent.socket}, where daemons of the system listen; "
+            f"have it started: systemctl enable --now {_unit(silent)}"
+        )
     if not settings.autostart:
         silent = next(daemon for daemon in wanted if not _answers(daemon))
         raise DaemonError(f"{silent.program} does not answer at {silent.socket} and autostart is off; start it by hand")
@@ -121,13 +124,21 @@ def ensure(wanted: list[Daemon], directory: str, settings: Settings, budget_s: f
                 _wait(lambda daemon=daemon: _answers(daemon), daemon, deadline, stop)
 
 
+def _unit(daemon: Daemon) -> str:
+    """The socket unit that brings a daemon up."""
+    if daemon.program == LOOKUPD:
+        return f"{LOOKUPD}.socket"
+    device = os.path.basename(daemon.socket).removeprefix("worker-").removesuffix(".sock")
+    return f"{WORKER}@{device}.socket"
+
+
 def launch(binary: str, daemon: Daemon) -> None:
     """Start a daemon in its own process session, as nobody's child.
 
     Raises:
         DaemonError: not even the launcher ran.
     """
-    script = os.path.join(_PACKAGE, "launch.py")
+    script = os.path.join(programs.PACKAGE, "launch.py")
     command = [sys.executable, "-I", "-S", script, daemon.log, binary, *daemon.arguments]
     logger.info("starting %s (log: %s)", daemon.program, daemon.log)
     try:

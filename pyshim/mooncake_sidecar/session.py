@@ -17,6 +17,7 @@ from typing import Any
 
 from mooncake_sidecar import __version__
 from mooncake_sidecar import messages as msg
+from mooncake_sidecar import paths
 from mooncake_sidecar.frames import FrameError, FrameReader, pack
 
 _RECEIVE_BYTES = 1 << 16
@@ -42,8 +43,9 @@ class Session:
     """A connected session after the welcome, still blocking.
 
     ``pidfd`` refers to the daemon for certain: it was opened before the welcome
-    came, so the process that answered is the one it names. It is -1 when the
-    listener's pid is not the daemon's (socket activation).
+    came, so the process that answered is the one it names. Where the listener's
+    process is another (socket activation) it was opened before an answer that the
+    kernel says is the daemon's. It is -1 when neither could be had.
     """
 
     def __init__(self, sock: socket.socket, reader: FrameReader, welcome: msg.Welcome, pidfd: int, pid: int) -> None:
@@ -101,7 +103,7 @@ def open_session(path: str, role: str, engine_id: str, epoch: int, timeout: floa
         except OSError as error:
             raise SessionError(f"connect to {path}: {error.strerror or error}") from error
         pid, uid = peer_credentials(sock)
-        if uid not in (0, os.getuid()):
+        if uid not in paths.trusted_users(os.path.dirname(path)):
             raise SessionError(f"{path} is served by user {uid}, expected {os.getuid()} or root")
         try:
             pidfd = os.pidfd_open(pid)
@@ -123,12 +125,47 @@ def open_session(path: str, role: str, engine_id: str, epoch: int, timeout: floa
         if pidfd >= 0 and answer.pid != pid:
             os.close(pidfd)
             pidfd = -1
+            if role == msg.ROLE_WORKER:  # the only one that must know of a death for certain
+                pid, pidfd = answer.pid, _watch_sender(sock, reader, answer.pid, deadline)
         return Session(sock, reader, answer, pidfd, pid)
     except BaseException:
         sock.close()
         if pidfd >= 0:
             os.close(pidfd)
         raise
+
+
+def _watch_sender(sock: socket.socket, reader: FrameReader, pid: int, deadline: float) -> int:
+    """A pidfd of the process behind the socket, which says that it is ``pid``; -1 if that is not so.
+
+    The answer to a ping that is sent once the pidfd is open comes from a process
+    that lives since before; the kernel says whose it is.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return -1  # another pid namespace
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    try:
+        _send(sock, pack(msg.encode(msg.Ping(0))), (), deadline)
+        sock.settimeout(_left(deadline))
+        data, ancillary, _, _ = sock.recvmsg(_RECEIVE_BYTES, socket.CMSG_SPACE(_UCRED.size))
+        credentials = [
+            _UCRED.unpack(value[: _UCRED.size])
+            for level, kind, value in ancillary
+            if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS
+        ]
+        answers = [msg.decode(body) for body in reader.feed(data)]
+        if credentials and credentials[0][0] == pid and len(answers) == 1 and isinstance(answers[0], msg.Pong):
+            watched, pidfd = pidfd, -1
+            return watched
+        return -1
+    except (OSError, ValueError, FrameError) as error:
+        raise SessionError(f"the daemon did not answer a ping: {error}") from error
+    finally:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
+        if pidfd >= 0:
+            os.close(pidfd)
 
 
 def process_ended(pidfd: int) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import FAKE, make_geometry
 
-from mooncake_sidecar import config, daemons, launch, paths
+from mooncake_sidecar import config, daemons, launch, paths, programs
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.registrar import Registrar
@@ -98,7 +98,7 @@ def test_a_program_that_dies_at_once_is_reported_with_its_last_words(runtime_dir
 
 def test_a_program_that_is_nowhere_is_reported_at_once(runtime_dir, settings, monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(daemons, "_PACKAGE", "/nowhere/a/b")
+    monkeypatch.setattr(programs, "PACKAGE", "/nowhere/a/b")
     with pytest.raises(daemons.DaemonError, match="not found.*binaries_dir"):
         daemons.ensure([daemons.lookupd(runtime_dir, settings)], runtime_dir, settings, 60, threading.Event())
 
