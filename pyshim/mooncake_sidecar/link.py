@@ -13,6 +13,7 @@ import os
 import socket
 from collections import deque
 from dataclasses import dataclass
+from itertools import islice
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.board import JobBoard
@@ -25,6 +26,10 @@ MAX_OUTGOING_BYTES = 64 << 20
 _RECEIVE_BYTES = 1 << 18
 _PING_EVERY_S = 0.5
 _STUCK_AFTER_S = 30.0
+# Without a job under way only the session's end can come, and an engine step
+# need not pay for looking at the socket.
+_IDLE_LOOK_EVERY_S = 0.02
+_FRAMES_A_CALL = 64
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Link:
         self._ended_at = 0.0
         self._killed = False
         self._dead = False
+        self._look_at = 0.0
         self._asked_at = 0.0
         self._pings = 0
         self._complained = False
@@ -132,19 +138,40 @@ class Link:
 
     def pump(self, now: float) -> list[Outcome]:
         """Send and receive what is possible, enforce the deadlines, return what has ended."""
-        if self._sock is not None:
-            self._flush(now)
-        if self._sock is not None:
+        self.flush(now)
+        if self._sock is not None and (self._jobs or now >= self._look_at):
+            self._look_at = now + _IDLE_LOOK_EVERY_S
             self._receive(now)
         if self._jobs:
             self._expire(now)
             self._fence(now)
-        if self._sock is not None:
-            if not self.store_ready and now - self._asked_at >= _PING_EVERY_S:
-                self._ping(now)
-            self._flush(now)
+        if not self.store_ready:
+            self._ping(now)
+        self.flush(now)
+        if not self._outcomes:
+            return []
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
+
+    def flush(self, now: float) -> None:
+        """Send what the socket takes."""
+        outgoing = self._outgoing
+        while outgoing and self._sock is not None:
+            try:
+                sent = self._sock.sendmsg(islice(outgoing, _FRAMES_A_CALL))
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self._end(f"send: {error.strerror or error}", now)
+                return
+            self._outgoing_bytes -= sent
+            while sent:
+                view = outgoing[0]
+                if sent < len(view):
+                    outgoing[0] = view[sent:]
+                    break
+                sent -= len(view)
+                outgoing.popleft()
 
     def close(self) -> None:
         """End the session. The daemon sees EOF and stops every copy at its next batch."""
@@ -157,22 +184,6 @@ class Link:
     def _enqueue(self, frame: bytes) -> None:
         self._outgoing.append(memoryview(frame))
         self._outgoing_bytes += len(frame)
-
-    def _flush(self, now: float) -> None:
-        while self._outgoing:
-            view = self._outgoing[0]
-            try:
-                sent = self._sock.send(view)
-            except (BlockingIOError, InterruptedError):
-                return
-            except OSError as error:
-                self._end(f"send: {error.strerror or error}", now)
-                return
-            self._outgoing_bytes -= sent
-            if sent == len(view):
-                self._outgoing.popleft()
-            else:
-                self._outgoing[0] = view[sent:]
 
     def _receive(self, now: float) -> None:
         """Take in everything the socket holds; an end of the session is noticed here."""

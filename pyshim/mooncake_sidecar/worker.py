@@ -73,7 +73,7 @@ class WorkerRole:
 
     def start_loads(self, step: StepCommands) -> None:
         """``start_load_kv``."""
-        self._pump()
+        self._adopt()
         if self._owed is not None:
             # The last step's hook was left out: its bytes are final by now.
             self.start_stores(self._owed)
@@ -86,6 +86,8 @@ class WorkerRole:
             if not self._submit(command, msg.KIND_LOAD):
                 self._count("loads_refused", 1)
                 self._load_ended(command.job, msg.STATUS_DROPPED, b"")
+        if step.loads and self._link is not None:
+            self._link.flush(self._clock())  # the forward pass may lie between here and the poll
 
     def start_stores(self, step: StepCommands) -> None:
         """``wait_for_save``: the step's bytes are final."""
@@ -131,12 +133,16 @@ class WorkerRole:
             return False
         return self._link.submit(command.job, kind, command.request, command.frame, self._clock())
 
-    def _pump(self) -> None:
-        now = self._clock()
+    def _adopt(self) -> None:
+        """Take a session that the maintainer has made; the one before is drained."""
         if (fresh := self._take_link()) is not None:
             if self._link is not None:
                 self._old.append(self._link)
             self._link, self._renewed = fresh, True
+
+    def _pump(self) -> None:
+        now = self._clock()
+        self._adopt()
         if self._link is not None:
             self._collect(self._link.pump(now))
         if self._old:
