@@ -85,7 +85,7 @@ const coldLimit = 1.03
 func NewReport(machine Machine, options Options, pairs []Pair) *Report {
 	r := &Report{Machine: machine, Options: options, Pairs: pairs}
 	for _, pair := range pairs {
-		if pair.OthersShare > disturbedShare {
+		if pair.OthersShare > options.MaxOthers {
 			r.DisturbedPairs++
 		}
 	}

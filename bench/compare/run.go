@@ -27,12 +27,9 @@ type Run struct {
 	Pairs []Pair
 }
 
-// A pair beside which other processes used more than disturbedShare of a core is
-// measured again, up to attempts times in all; the last one is taken as it is.
-const (
-	disturbedShare = 0.1
-	attempts       = 4
-)
+// attempts are made at a pair beside which other processes worked; the last one is
+// taken as it is.
+const attempts = 4
 
 // turn is a pair to be measured. A second attempt must not know the first's prompt.
 type turn struct{ round, prompt, attempt int }
@@ -248,7 +245,7 @@ func (b *bench) pair(ctx context.Context, pair Pair, order []System, one measure
 			return pair, err
 		}
 		pair.OthersShare = max(0, float64(after-before)/float64(time.Since(begin)))
-		if pair.OthersShare <= disturbedShare {
+		if pair.OthersShare <= b.Options.MaxOthers {
 			break
 		}
 	}

@@ -130,7 +130,7 @@ func TestRunDisturbed(t *testing.T) {
 	if err := run.Do(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if looks != 2*attempts || len(run.Pairs) != 1 || run.Pairs[0].OthersShare <= disturbedShare {
+	if looks != 2*attempts || len(run.Pairs) != 1 || run.Pairs[0].OthersShare <= options.MaxOthers {
 		t.Errorf("%d looks, pairs %+v", looks, run.Pairs)
 	}
 	if report := NewReport(Machine{}, options, run.Pairs); report.DisturbedPairs != 1 {

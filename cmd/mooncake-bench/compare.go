@@ -46,6 +46,7 @@ Example:
 			&cli.IntFlag{Name: "arrivals", Usage: "`N` prompts in a round of overlap", Value: 12},
 			&cli.Float64Flag{Name: "load", Usage: "`SHARE` of the engine's time that arriving prompts take", Value: 0.7},
 			&cli.IntFlag{Name: "output-tokens", Usage: "generate and compare `N` tokens", Value: 4},
+			&cli.Float64Flag{Name: "max-others", Usage: "measure a pair again beside which other processes used more than `SHARE` of a core", Value: 0.1},
 			&cli.IntFlag{Name: "kv-gib", Usage: "`GIB` of KV memory an engine", Value: 1},
 			&cli.Int64Flag{Name: "store-mib", Usage: "`MIB` of every store; 0 for what the prompts need"},
 			&cli.Uint64Flag{Name: "seed", Usage: "draw prompts and orders from `SEED`", Value: 1},
@@ -79,7 +80,7 @@ func compareOptions(c *cli.Context) (compare.Options, error) {
 	options := compare.Options{
 		With: list(c.String("with")), Parts: list(c.String("parts")), Models: list(c.String("models")),
 		Prompts: c.Int("prompts"), Rounds: c.Int("rounds"), OverlapRounds: c.Int("overlap-rounds"), Arrivals: c.Int("arrivals"),
-		Load: c.Float64("load"), OutputTokens: c.Int("output-tokens"), KVGiB: c.Int("kv-gib"), StoreBytes: c.Int64("store-mib") << 20,
+		Load: c.Float64("load"), OutputTokens: c.Int("output-tokens"), MaxOthers: c.Float64("max-others"), KVGiB: c.Int("kv-gib"), StoreBytes: c.Int64("store-mib") << 20,
 		Seed: c.Uint64("seed"),
 	}
 	for _, word := range list(c.String("tokens")) {
@@ -146,6 +147,10 @@ func runCompare(ctx context.Context, c *cli.Context, options compare.Options, ho
 	}
 	if err := run.Do(ctx); err != nil {
 		if errors.Is(err, context.Canceled) {
+			// The logs tell nothing that the user did not do.
+			if cleanErr := os.RemoveAll(hosts.Dir); cleanErr != nil {
+				err = errors.Join(err, cleanErr)
+			}
 			return fmt.Errorf("interrupted; %d pairs are in %s, --resume goes on: %w", len(run.Pairs), path, err)
 		}
 		return fmt.Errorf("%w\n(logs are in %s; what was measured is in %s)", err, hosts.Dir, path)
