@@ -44,7 +44,7 @@ func inFile(name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if all, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the very error of errors.Join
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		var named []error
 		for _, one := range all.Unwrap() {
 			named = append(named, inFile(name, one))

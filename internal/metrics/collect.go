@@ -68,8 +68,8 @@ func newDurations(desc *prometheus.Desc, h *histogram.Snapshot, labels []string)
 		classic[bound.Seconds()] = below
 	}
 	native := map[int]int64{}
-	for i, n := range h.Native {
-		if n > 0 {
+	for i := range h.Native {
+		if n := h.Native[i]; n > 0 {
 			native[histogram.FirstIndex+i] = int64(n)
 		}
 	}
