@@ -60,7 +60,7 @@ type Server struct {
 }
 
 // New makes a server, which serves nothing yet.
-func New(cfg Config) *Server { return &Server{cfg: cfg, ctx: context.Background()} }
+func New(cfg Config) *Server { return &Server{cfg: cfg} }
 
 // Serve answers on a listener, which it takes over, until Close; private is for
 // a listener that only the daemon's own user can reach. failed is told when the
@@ -94,7 +94,7 @@ func (s *Server) counted(handler http.Handler) http.Handler {
 // Close ends the listeners, lets answers under way finish within a second, tells
 // the rest to end, and waits. It may be called again.
 func (s *Server) Close() {
-	ctx, cancel := context.WithTimeout(s.ctx, stopTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
 	s.mu.Lock()
 	servers := s.servers

@@ -56,7 +56,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	if err != nil {
 		return err
 	}
-	defer ops.close()
+	defer ops.close() //nolint:contextcheck // ctx is over by then
 	ops.ready.SetProblem(checkStore, "the store is being opened")
 
 	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), sup, log)
@@ -64,7 +64,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		return err
 	}
 	defer func() { err = errors.Join(err, segment.Close()) }()
-	defer ops.close() // before the segment: a scrape reads it
+	defer ops.close() //nolint:contextcheck // before the segment: a scrape reads it
 	sup.settled(log)
 	limitMemory()
 	ops.watchStore(master.Stats)

@@ -65,7 +65,7 @@ func operate(ctx context.Context, program, dir, session string, common *config.C
 		o.server.Serve(l, true, failed)
 	}
 	if err := o.listenTCP(ctx, common, http, failed, log); err != nil {
-		o.close()
+		o.close() //nolint:contextcheck // it has a time limit of its own
 		return nil, err
 	}
 	control.reloads(ctx, &o.running, sup.reloading, log)
