@@ -57,7 +57,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	if err != nil {
 		return err
 	}
-	defer ops.close()
+	defer ops.close() //nolint:contextcheck // ctx is over by then
 
 	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
 	chunks, closeStore, err := connectStore(dir, log)
