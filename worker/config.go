@@ -74,7 +74,7 @@ type Config struct {
 	QueueJobs  int
 	QueueBytes int64
 	// A copy batch has at most BatchShards shards and, but for a single one,
-	// BatchBytes bytes; defaults 32 and 8 MiB. Between batches a job looks
+	// BatchBytes bytes; defaults 256 and 8 MiB. Between batches a job looks
 	// whether it was cancelled: a batch is how long a cancel can take.
 	BatchShards int
 	BatchBytes  int
@@ -105,7 +105,7 @@ func (c *Config) SetDefaults() {
 	setDefault(&c.LoadPipelines, 2)
 	setDefault(&c.QueueJobs, 1024)
 	setDefault(&c.QueueBytes, 32<<20)
-	setDefault(&c.BatchShards, 32)
+	setDefault(&c.BatchShards, 256)
 	setDefault(&c.BatchBytes, 8<<20)
 	setDefault(&c.StoreTimeout, 2*time.Second)
 	setDefault(&c.HelloTimeout, 5*time.Second)

@@ -3,6 +3,7 @@ package hostdev
 import (
 	"errors"
 	"fmt"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -20,19 +21,28 @@ const (
 // ErrRegion reports a region that can't be reached as it was described.
 var ErrRegion = errors.New("KV region")
 
-// Device maps KV caches in CPU memory. It has no state.
-type Device struct{}
+// Device maps KV caches in CPU memory. The zero value works.
+type Device struct {
+	// Background runs work that nobody waits for, at a low priority; nil: like any
+	// other.
+	Background func(work func())
+}
 
 var _ worker.Device = Device{}
 
 // Map implements worker.Device.
-func (Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
+func (d Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
 	defer closeAll(fds)
-	m := &mapping{groups: make([][]segment, len(reg.Namespace.Groups))}
+	m := &mapping{groups: make([][]segment, len(reg.Namespace.Groups)), lanes: min(runtime.GOMAXPROCS(0), maxLanes)}
 	if err := m.open(pid, reg, fds); err != nil {
 		_ = m.unmap() // the error that matters is err
 		return nil, err
 	}
+	background := d.Background
+	if background == nil {
+		background = func(work func()) { work() }
+	}
+	m.start(background, reg.NumBlocks)
 	return m, nil
 }
 
@@ -67,9 +77,14 @@ func (m *mapping) open(pid int, reg *connector.Register, fds []int) error {
 			return fmt.Errorf("%w %d: kind %.32q is not known; known kinds: %s, %s", ErrRegion, i, r.Kind, KindMemfd, KindProcessVM)
 		}
 	}
+	copiers := map[int]*copier{}
 	for _, s := range reg.Segments {
+		bytes := int(s.Bytes)
+		if copiers[bytes] == nil {
+			copiers[bytes] = newCopier(bytes)
+		}
 		m.groups[s.Group] = append(m.groups[s.Group], segment{
-			region: &m.regions[s.Region], offset: s.Offset, stride: s.BlockStride, bytes: int(s.Bytes),
+			region: &m.regions[s.Region], offset: s.Offset, stride: s.BlockStride, bytes: bytes, copier: copiers[bytes],
 		})
 	}
 	return nil

@@ -7,9 +7,20 @@
 //
 // # Copies and checksums
 //
-// A copy and its CRC-32C are one pass: a piece that fits the cache is copied and
-// its checksum read from where it was copied to. A checksum of the source would
-// say nothing of what arrived.
+// A copy and its CRC-32C are one pass: each word is read once, summed, and
+// written past the caches, in three streams at a time because that is what the
+// processor's instruction needs to keep up with memory. Elsewhere than on amd64
+// a piece that fits the first-level cache is copied and then summed where it
+// was copied to. A checksum of the source, read once more, would say nothing of
+// what arrived.
+//
+// # Who waits for what
+//
+// A request waits for a load: its batches are divided among a few cores. Nobody
+// waits for a store: all of an engine's have one thread of low priority, so that
+// the engine's own threads come first. Memory that an engine will use next is
+// made ready beforehand, at low priority too: the first touch of a page takes
+// several times as long as its copy.
 //
 // A page of a mapping can still fail under us (a memory error, a huge page that
 // can't be had). That ends the batch with an error, not the process.

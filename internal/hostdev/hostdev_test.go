@@ -302,26 +302,10 @@ func TestFaultIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &region{mapped: &shm.Mapping{}, data: data}
-	m := &mapping{groups: [][]segment{{{region: r, stride: 4096, bytes: 4096}}}}
+	m := &mapping{groups: [][]segment{{{region: r, stride: 4096, bytes: 4096, copier: newCopier(4096)}}}}
 	for _, d := range []worker.Direction{worker.Store, worker.Load} {
 		if err := run(t, m, d, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 4096)}}); !errors.Is(err, ErrFault) {
 			t.Errorf("direction %d: got %v, want ErrFault", d, err)
 		}
-	}
-}
-
-func BenchmarkCopy(b *testing.B) {
-	for _, n := range []int{64 << 10, 256 << 10, 1 << 20} {
-		b.Run(fmt.Sprintf("bytes=%d", n), func(b *testing.B) {
-			src, dst := make([]byte, 64<<20), make([]byte, 64<<20)
-			b.SetBytes(int64(n))
-			at := 0
-			for b.Loop() {
-				copySum(dst[at:at+n], src[at:at+n], 0)
-				if at += n; at+n > len(src) {
-					at = 0
-				}
-			}
-		})
 	}
 }

@@ -29,6 +29,7 @@ type segment struct {
 	offset uint64
 	stride uint64
 	bytes  int
+	copier *copier // nil for process_vm
 }
 
 // mapping is one engine rank's KV cache.
@@ -36,38 +37,79 @@ type mapping struct {
 	regions []region
 	groups  [][]segment
 	remote  *process // nil without process_vm regions
+	ahead   *ahead   // nil: there is nothing to make ready
+	stores  chan func()
+	lanes   int // of a load's batch
 
 	mu      sync.Mutex
 	closed  bool
-	batches sync.WaitGroup
+	batches sync.WaitGroup // and the goroutines of start
 }
+
+// start begins what goes on beside the copies, on threads of low priority:
+// stores, which nobody waits for, and making memory ready. Stores have one
+// thread, so that they never take more than one core.
+func (m *mapping) start(background func(work func()), blocks int) {
+	m.stores = make(chan func(), queuedStores)
+	m.batches.Go(func() {
+		background(func() {
+			for batch := range m.stores {
+				batch()
+			}
+		})
+	})
+	if m.ahead = newAhead(m, blocks); m.ahead != nil {
+		m.batches.Go(func() { background(m.ahead.run) })
+	}
+}
+
+// queuedStores is more than the one batch that a store pipeline has under way.
+const queuedStores = 16
 
 // Copy implements worker.Mapping. after is not used: the engine's CPU work is
 // done when it says so.
 //
-// A batch has its own goroutine. Batches come from a handful of pipelines, each
-// of which waits for its batch, so that their number is bounded by those.
+// A load's batch has its own goroutine. Batches come from a handful of pipelines,
+// each of which waits for its batch, so that their number is bounded by those.
 func (m *mapping) Copy(ctx context.Context, direction worker.Direction, _ worker.Event, batch []worker.ShardCopy, done func(error)) {
 	m.mu.Lock()
 	closed := m.closed
-	if !closed {
-		m.batches.Add(1)
-	}
-	m.mu.Unlock()
-	if closed {
-		done(errClosed)
-		return
-	}
-	go func() {
+	queued := false
+	work := func() {
 		defer m.batches.Done()
 		done(m.run(ctx, direction, batch))
-	}()
+	}
+	if !closed {
+		m.batches.Add(1)
+		if direction == worker.Store {
+			select {
+			case m.stores <- work:
+				queued = true
+			default: // a caller with many batches at once
+			}
+		}
+	}
+	m.mu.Unlock()
+	switch {
+	case closed:
+		done(errClosed)
+	case !queued:
+		go work()
+	}
 }
 
 // Close implements worker.Mapping.
 func (m *mapping) Close() error {
 	m.mu.Lock()
-	m.closed = true
+	if !m.closed {
+		m.closed = true
+		if m.stores != nil {
+			close(m.stores)
+		}
+		if m.ahead != nil {
+			close(m.ahead.stop)
+		}
+	}
 	m.mu.Unlock()
 	m.batches.Wait()
 	return m.unmap()
@@ -87,9 +129,49 @@ func (m *mapping) unmap() error {
 	return errors.Join(errs...)
 }
 
-// run copies a batch. A fault inside a mapping, which would end the process, is
-// turned into an error: it is a panic in this goroutine while run is on.
-func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy) (err error) {
+// run copies a batch. A load's is divided among lanes: a request waits for it,
+// and one core does not use what memory can give.
+func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy) error {
+	if m.remote != nil && !m.remote.alive() {
+		return fmt.Errorf("copy: %w", errGone)
+	}
+	if m.ahead != nil {
+		for i := range batch {
+			m.ahead.used(batch[i].Group, batch[i].BlockID)
+		}
+	}
+	if direction == worker.Store || m.lanes < 2 || bytesOf(batch) < minLanesBytes {
+		return m.lane(ctx, direction, batch)
+	}
+	var others sync.WaitGroup
+	errs := make([]error, m.lanes)
+	part := (len(batch) + m.lanes - 1) / m.lanes
+	for i := 1; i*part < len(batch); i++ {
+		others.Go(func() { errs[i] = m.lane(ctx, direction, batch[i*part:min((i+1)*part, len(batch))]) })
+	}
+	errs[0] = m.lane(ctx, direction, batch[:min(part, len(batch))])
+	others.Wait()
+	return errors.Join(errs...)
+}
+
+const (
+	// maxLanes is as many cores as fill a socket's memory channels well enough.
+	maxLanes = 4
+	// minLanesBytes is worth waking another core for.
+	minLanesBytes = 1 << 20
+)
+
+func bytesOf(batch []worker.ShardCopy) (n int) {
+	for i := range batch {
+		n += len(batch[i].Memory)
+	}
+	return n
+}
+
+// lane copies a part of a batch. A fault inside a mapping, which would end the
+// process, is turned into an error: it is a panic in this goroutine while lane is
+// on.
+func (m *mapping) lane(ctx context.Context, direction worker.Direction, part []worker.ShardCopy) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
@@ -100,14 +182,13 @@ func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []w
 			err = fmt.Errorf("copy: %w at %#x", ErrFault, fault.Addr())
 		}
 	}()
-	if m.remote != nil && !m.remote.alive() {
-		return fmt.Errorf("copy: %w", errGone)
-	}
-	for i := range batch {
+	// What was written is there for others before anybody is told of it.
+	defer fence()
+	for i := range part {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := m.shard(direction, &batch[i]); err != nil {
+		if err := m.shard(direction, &part[i]); err != nil {
 			return fmt.Errorf("copy: %w", err)
 		}
 	}
@@ -134,9 +215,9 @@ func (m *mapping) shard(direction worker.Direction, c *worker.ShardCopy) error {
 		at := s.at(c.BlockID)
 		block := s.region.data[at : at+uint64(s.bytes)]
 		if direction == worker.Store {
-			sum = copySum(memory[:s.bytes], block, sum)
+			sum = s.copier.copySum(memory[:s.bytes], block, sum)
 		} else {
-			sum = copySum(block, memory[:s.bytes], sum)
+			sum = s.copier.copySum(block, memory[:s.bytes], sum)
 		}
 		memory = memory[s.bytes:]
 		i++

@@ -2,15 +2,15 @@ package hostdev
 
 import "hash/crc32"
 
-// pieceBytes is copied before its checksum is read: small enough for the second
+// pieceBytes is copied before its checksum is read: small enough for the first
 // level cache, large enough that the calls do not count.
-const pieceBytes = 128 << 10
+const pieceBytes = 16 << 10
 
-// copySum copies src to dst and returns the CRC-32C of everything so far, read
-// from dst.
+// copyThenSum copies src to dst and returns the CRC-32C of everything so far,
+// read from dst.
 //
 // REQUIRES: len(dst) == len(src).
-func copySum(dst, src []byte, sum uint32) uint32 {
+func copyThenSum(dst, src []byte, sum uint32) uint32 {
 	table := castagnoli()
 	for len(src) > 0 {
 		n := min(len(src), pieceBytes)

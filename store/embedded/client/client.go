@@ -27,6 +27,9 @@ type Conn interface {
 type Mapping interface {
 	Bytes() []byte
 	FD() int
+	// Populate makes a range ready to be written, which is faster than its first
+	// use. An error means that its pages come with that.
+	Populate(offset, n uint64) error
 	Close() error
 }
 
@@ -53,6 +56,9 @@ type Config struct {
 	PID     int
 	Version string
 	Log     *slog.Logger
+	// Background runs work that nobody waits for, at a low priority; nil: like any
+	// other.
+	Background func(work func())
 }
 
 // answerTimeout bounds the wait for the master's answers while a session opens.
@@ -72,6 +78,7 @@ type Client struct {
 	lastID   uint64
 	changed  chan struct{} // closed and replaced when session changes
 	closed   bool
+	warming  sync.WaitGroup // goroutines of warm
 }
 
 // holding is a reference or a ticket that is open.
@@ -87,6 +94,9 @@ var _ store.Store = (*Client)(nil)
 func New(cfg Config) *Client {
 	if cfg.ID == 0 {
 		panic("BUG: store client without an id")
+	}
+	if cfg.Background == nil {
+		cfg.Background = func(work func()) { work() }
 	}
 	return &Client{
 		cfg: cfg, rpc: storepb.NewStoreClient(cfg.RPC), current: -1,
@@ -278,8 +288,14 @@ func (c *Client) sessionIfOpen() *storepb.Session {
 // REQUIRES: Run has returned and no call is under way.
 func (c *Client) Close() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.closed = true
+	for _, s := range c.segments {
+		s.stopWarming()
+	}
+	c.mu.Unlock()
+	c.warming.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	var errs []error
 	for _, s := range c.segments {
 		errs = append(errs, s.close())

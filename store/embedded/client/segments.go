@@ -11,7 +11,8 @@ import (
 type segment struct {
 	info    connector.SegmentInfo
 	mapping Mapping // nil once closed
-	held    int     // references and tickets in it
+	held    int     // references and tickets in it, and the goroutine of warm
+	cold    func()  // ends warm
 }
 
 // view is a segment's data area as it was mapped when Segments was called.
@@ -55,7 +56,9 @@ func (c *Client) takeSegments(infos []connector.SegmentInfo, fds []int) error {
 	old := c.current
 	c.segments = append(c.segments, &segment{info: info, mapping: mapping})
 	c.current = len(c.segments) - 1
+	c.startWarmingLocked(c.current)
 	if old >= 0 {
+		c.segments[old].stopWarming()
 		c.cfg.Log.Warn("the store started empty: its segment is a new one", "segment", info.UUID)
 		c.closeIdleLocked(old)
 	}

@@ -1,0 +1,140 @@
+package hostdev
+
+import (
+	"slices"
+	"sync"
+)
+
+const (
+	// aheadBytes bounds the memory that is made ready ahead of its use, and
+	// aheadShare the part of the KV cache that it may be.
+	aheadBytes = 1 << 30
+	aheadShare = 2
+	// aheadStep is made ready between two looks whether to stop; the kernel holds
+	// the address space's lock meanwhile.
+	aheadStep = 256 << 10
+	// aheadRun is made ready of a group at a time, over all its segments, so that
+	// the blocks that come first are whole first.
+	aheadRun = 4 << 20
+)
+
+// ahead makes the pages of blocks ready that an engine has not used yet but will
+// next: it takes its blocks in the order of their numbers until all were used
+// once. Otherwise the first load into a block would wait for its pages, which
+// takes several times as long as the copy.
+//
+// Only so much is made ready: an engine's KV cache takes memory as it is used,
+// and that shall stay so.
+type ahead struct {
+	groups []aheadGroup
+	wake   chan struct{} // of capacity 1
+	stop   chan struct{}
+
+	mu    sync.Mutex
+	reach []uint32 // by group: blocks below were used
+}
+
+// aheadGroup is a group's part. It belongs to the goroutine.
+type aheadGroup struct {
+	segments []segment
+	blocks   uint32 // of the engine
+	ahead    uint32 // blocks to be ready beyond the reach
+	step     uint32 // blocks of a run
+	ready    uint32 // blocks below are ready
+}
+
+// newAhead returns nil when there is nothing to do: no region is mapped.
+func newAhead(m *mapping, blocks int) *ahead {
+	total := 0
+	for i := range m.regions {
+		total += len(m.regions[i].data)
+	}
+	if total == 0 {
+		return nil
+	}
+	a := &ahead{wake: make(chan struct{}, 1), stop: make(chan struct{}), reach: make([]uint32, len(m.groups))}
+	share := min(aheadBytes, total/aheadShare) / len(m.groups)
+	for _, segments := range m.groups {
+		g := aheadGroup{blocks: uint32(blocks)}
+		bytes := 0
+		for _, s := range segments {
+			if s.region.mapped != nil {
+				g.segments = append(g.segments, s)
+				bytes += s.bytes
+			}
+		}
+		if bytes > 0 {
+			g.ahead, g.step = uint32(max(1, share/bytes)), uint32(max(1, aheadRun/bytes))
+		}
+		a.groups = append(a.groups, g)
+	}
+	return a
+}
+
+// used notes that the engine uses a block, which moves the window on.
+func (a *ahead) used(group int, block uint32) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if block < a.reach[group] {
+		return
+	}
+	a.reach[group] = block + 1
+	select {
+	case a.wake <- struct{}{}:
+	default: // it is told already
+	}
+}
+
+// run keeps the window ready until stop is closed, or pages can't be had.
+func (a *ahead) run() {
+	for a.catchUp() {
+		select {
+		case <-a.wake:
+		case <-a.stop:
+			return
+		}
+	}
+}
+
+// catchUp makes the window ready as it is now. False: do not go on.
+func (a *ahead) catchUp() bool {
+	for more := true; more; {
+		more = false
+		a.mu.Lock()
+		reach := slices.Clone(a.reach)
+		a.mu.Unlock()
+		for i := range a.groups {
+			g := &a.groups[i]
+			target := min(uint64(reach[i])+uint64(g.ahead), uint64(g.blocks))
+			if len(g.segments) == 0 || uint64(g.ready) >= target {
+				continue
+			}
+			end := min(g.ready+g.step, uint32(target))
+			for k := range g.segments {
+				if !a.populate(&g.segments[k], g.ready, end) {
+					return false
+				}
+			}
+			g.ready = end
+			more = true
+		}
+	}
+	return true
+}
+
+// populate makes the pieces of some blocks ready, with what lies between them.
+func (a *ahead) populate(s *segment, from, to uint32) bool {
+	for at, end := s.at(from), s.at(to-1)+uint64(s.bytes); at < end; {
+		select {
+		case <-a.stop:
+			return false
+		default:
+		}
+		n := min(aheadStep, end-at)
+		if s.region.mapped.Populate(at, n) != nil {
+			return false // the pages come with their use
+		}
+		at += n
+	}
+	return true
+}

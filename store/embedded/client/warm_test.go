@@ -1,0 +1,83 @@
+package client
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
+)
+
+// fakeMemory is a segment that notes what is made ready.
+type fakeMemory struct {
+	bytes []byte
+
+	ready uint64 // from the start of the data on
+	fail  error
+	// next is called when all that is allocated is ready.
+	next func()
+}
+
+func (m *fakeMemory) Bytes() []byte             { return m.bytes }
+func (m *fakeMemory) FD() int                   { return -1 }
+func (m *fakeMemory) Close() error              { return nil }
+func (m *fakeMemory) Prepare(_, _ uint64) error { return nil }
+func (m *fakeMemory) Populate(at, n uint64) error {
+	if m.fail != nil {
+		return m.fail
+	}
+	end, _ := embedded.PreparedBytes(m.bytes)
+	if at+n > end {
+		m.fail = errors.New("touched before it was allocated")
+		return m.fail
+	}
+	m.ready = at + n
+	if m.ready == end && m.next != nil {
+		m.next()
+	}
+	return nil
+}
+
+func newFakeMemory(t *testing.T) (*fakeMemory, *embedded.Master, embedded.Layout) {
+	t.Helper()
+	layout, err := embedded.NewLayout([16]byte{1}, 8<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &fakeMemory{bytes: make([]byte, layout.FileBytes)}
+	master, err := embedded.Create(m, layout, embedded.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, master, layout
+}
+
+// What the master has allocated is made ready, all of it, and never more.
+func TestWarmFollowsTheMaster(t *testing.T) {
+	m, master, layout := newFakeMemory(t)
+	m.next = func() {
+		if _, err := master.PrepareNext(); err != nil {
+			t.Error(err)
+		}
+	}
+	m.next()
+	warm(m, layout.DataOffset, nil)
+	if m.fail != nil || m.ready != layout.FileBytes {
+		t.Errorf("%d of %d bytes are ready: %v", m.ready, layout.FileBytes, m.fail)
+	}
+}
+
+// It ends when it is told to, and where pages can't be had.
+func TestWarmEnds(t *testing.T) {
+	m, master, layout := newFakeMemory(t)
+	stop := make(chan struct{})
+	close(stop)
+	warm(m, layout.DataOffset, stop) // the master has prepared nothing and never will
+	if _, err := master.PrepareNext(); err != nil {
+		t.Fatal(err)
+	}
+	m.fail = errors.New("no memory")
+	warm(m, layout.DataOffset, nil)
+	if m.ready != 0 {
+		t.Errorf("%d bytes are ready", m.ready)
+	}
+}
