@@ -112,6 +112,10 @@ generate: ## generate store.pb.go anew (needs protoc and its Go plugins)
 	protoc --go_out=. --go_opt=module=github.com/mooncake-sidecar/sidecar \
 	  --go-grpc_out=. --go-grpc_opt=module=github.com/mooncake-sidecar/sidecar store/embedded/storepb/store.proto
 
+.PHONY: docs
+docs: ## generate docs/configuration.md anew
+	go run ./cmd/internal/reference
+
 .PHONY: clean
 clean: ## remove what was built (not .venv)
 	rm -rf bin build

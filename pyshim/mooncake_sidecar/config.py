@@ -100,14 +100,20 @@ class Settings:
 
     # In-tree keys.
     load_async: bool = True
+    """Loads run beside the engine's steps; it can't be switched off."""
     lookup_async: bool = False
+    """Never wait for a lookup: ask again in a later step."""
     enable_lookup: bool = True
+    """Look up and load; without it the engine only stores."""
     save_decode_cache: bool = False
+    """Store generated tokens too, not prompts only."""
     cache_prefix: str = ""
+    """Keeps the cache apart from that of engines with another prefix."""
     lookup_rpc_port: int = 0
+    """Part of the lookup socket's name, for in-tree clients that must find it."""
     # Ours.
     runtime_dir: str = ""
-    """Where the sockets are; empty: the default place (``paths.runtime_dir``)."""
+    """Where the sockets are; empty: the default place."""
     store_bytes: int = 4 << 30
     """Size of the store a lookupd is started with, in bytes."""
     lookup_timeout_ms: int = 50
@@ -119,14 +125,16 @@ class Settings:
     fence_kill_after_s: float = 2.0
     """How long an autostarted daemon may leave a cancel unanswered before it is killed."""
     autostart: bool = True
+    """Start daemons that do not run; otherwise wait for them to be started."""
     linger_s: float = 900.0
     """How long autostarted daemons outlive their last engine."""
     verify: bool = True
     """Compare checksums on load."""
     store_retention: int = 0
-    """Before which boundaries a sliding-window group stores its window: 0 as the engine's
-    prefix_cache_retention_interval says, -1 before every scheduler block, else every so many tokens."""
+    """Before which boundaries a sliding-window group stores its window: "engine" (0) as the engine's
+    prefix_cache_retention_interval says, "dense" (-1) before every scheduler block, else every so many tokens."""
     binaries_dir: str = ""
+    """Where the daemons' programs are; empty: in the package, then in PATH."""
     log_level: str = "info"
     """Log level of autostarted daemons."""
     ignored: tuple[str, ...] = field(default=())
