@@ -1,0 +1,72 @@
+package datapath
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/daemon"
+)
+
+// BenchmarkWarmLoad is a warm load with both daemons in this process, for
+// profiles.
+func BenchmarkWarmLoad(b *testing.B) {
+	for _, g := range geometries[:3] {
+		b.Run(g.String(), func(b *testing.B) { benchmarkLoad(b, g) })
+	}
+}
+
+func benchmarkLoad(b *testing.B, g geometry) {
+	dir, err := os.MkdirTemp("", "datapath-") // b.TempDir is too long for a socket's path
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = os.RemoveAll(dir) })
+	ctx, stop := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	b.Cleanup(func() {
+		stop()
+		running.Wait()
+	})
+	log := slog.New(slog.DiscardHandler)
+	lookupd := &config.LookupdConfig{Common: config.Common{RuntimeDir: dir}, StoreBytes: 256 << 20}
+	worker := &config.WorkerConfig{Common: config.Common{RuntimeDir: dir}}
+	lookupd.SetDefaults(os.DirFS("/"))
+	worker.SetDefaults()
+	running.Go(func() {
+		if err := daemon.RunLookupd(ctx, lookupd, daemon.Control{}, log); err != nil {
+			b.Error(err)
+		}
+	})
+	running.Go(func() {
+		if err := daemon.RunWorker(ctx, worker, daemon.Control{}, log); err != nil {
+			b.Error(err)
+		}
+	})
+	e, err := newEngine(ctx, dir, g)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(e.close)
+	e.fill(1)
+	for {
+		_, _, err := e.store(1)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			b.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond) // the worker has no session with lookupd yet
+	}
+	b.SetBytes(int64(g.bytes()))
+	for b.Loop() {
+		if _, _, err := e.load(1); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package datapath
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+)
+
+func median(list []float64) float64 {
+	if len(list) == 0 {
+		return 0
+	}
+	sorted := slices.Clone(list)
+	sort.Float64s(sorted)
+	n := len(sorted)
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// printTable prints medians by kind and build, and each build's wait over the
+// first build's.
+func printTable(o *Options, g geometry, samples []Sample) {
+	fmt.Fprintf(o.Out, "%s: %d blocks of %d KiB in %d pieces, medians in us\n", g, g.blocks(), g.shardBytes()>>10, g.Layers)
+	fmt.Fprintf(o.Out, "  %-10s %-10s %10s %10s %9s %8s %10s %8s %10s %8s %7s %4s\n",
+		"kind", "build", "wait", "p90", "GB/s", "ask", "move", "rest", "cpu", "faults", "ratio", "n")
+	var kinds []string
+	for _, s := range samples {
+		if !slices.Contains(kinds, s.Kind) {
+			kinds = append(kinds, s.Kind)
+		}
+	}
+	for _, kind := range kinds {
+		base := 0.0
+		for i, b := range o.Builds {
+			column := func(of func(Sample) float64) (out []float64) {
+				for _, s := range samples {
+					if s.Build == b.Name && s.Kind == kind {
+						out = append(out, of(s))
+					}
+				}
+				return out
+			}
+			walls := column(func(s Sample) float64 { return s.Wall })
+			sort.Float64s(walls)
+			wall := median(walls)
+			if i == 0 {
+				base = wall
+			}
+			fmt.Fprintf(o.Out, "  %-10s %-10s %10.0f %10.0f %9.2f %8.0f %10.0f %8.0f %10.0f %8.0f %7.3f %4d\n", kind, b.Name, wall,
+				walls[len(walls)*9/10], float64(g.bytes())/wall/1e3, median(column(func(s Sample) float64 { return s.Ask })),
+				median(column(func(s Sample) float64 { return s.Move })),
+				median(column(func(s Sample) float64 { return s.Wall - s.Ask - s.Move })), median(column(func(s Sample) float64 { return s.CPU })),
+				median(column(func(s Sample) float64 { return s.Faults })), wall/base, len(walls))
+		}
+	}
+}

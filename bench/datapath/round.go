@@ -1,0 +1,96 @@
+package datapath
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+)
+
+// Sample is one measured job.
+type Sample struct {
+	Build string `json:"build"`
+	Size  string `json:"size"`
+	// Kind is store, first, warm, or, with busy threads, alone and beside.
+	Kind string `json:"kind"`
+	// Wall is what the engine waited; Ask, Move and Daemon are the worker's words,
+	// CPU and Faults what its process used. All times in microseconds.
+	Wall   float64 `json:"wall_us"`
+	Ask    float64 `json:"ask_us"`
+	Move   float64 `json:"move_us"`
+	Daemon float64 `json:"daemon_us"`
+	CPU    float64 `json:"cpu_us"`
+	Faults float64 `json:"faults"`
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// runRound starts the daemons and measures each kind of job.
+func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) ([]Sample, error) {
+	d, err := startDaemons(ctx, b, 3*g.bytes()+64<<20)
+	if err != nil {
+		return nil, err
+	}
+	defer d.stop()
+	e, err := newEngine(ctx, d.dir, g)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	prompt := round * 100
+	e.fill(prompt)
+	time.Sleep(o.Settle)
+	if o.Busy > 0 {
+		return runBusy(o, b, e, prompt)
+	}
+	m := &meter{b: b, e: e, pid: d.worker.Process.Pid}
+	m.measure("store", func() (time.Duration, *connector.Result, error) { return e.store(prompt) })
+	time.Sleep(o.Settle / 4)
+	for i := range 1 + o.Warm {
+		kind := "warm"
+		if i == 0 {
+			kind = "first"
+		}
+		m.measure(kind, func() (time.Duration, *connector.Result, error) { return e.load(prompt) })
+	}
+	if m.err == nil && !e.loaded() {
+		m.err = errors.New("the loaded bytes are not the stored ones")
+	}
+	return m.samples, m.err
+}
+
+// meter collects samples until the first error.
+type meter struct {
+	b       Build
+	e       *engine
+	pid     int
+	samples []Sample
+	err     error
+}
+
+func (m *meter) measure(kind string, do func() (time.Duration, *connector.Result, error)) {
+	if m.err != nil {
+		return
+	}
+	before, err := usageOf(m.pid)
+	if err != nil {
+		m.err = err
+		return
+	}
+	took, r, err := do()
+	if err != nil {
+		m.err = err
+		return
+	}
+	after, err := usageOf(m.pid)
+	if err != nil {
+		m.err = err
+		return
+	}
+	used := after.minus(before)
+	m.samples = append(m.samples, Sample{
+		Build: m.b.Name, Size: m.e.g.String(), Kind: kind, Wall: micros(took), Ask: float64(r.AskMicros), Move: float64(r.MoveMicros),
+		Daemon: float64(r.Micros), CPU: micros(used.cpu), Faults: float64(used.faults),
+	})
+}
