@@ -264,6 +264,18 @@ class Engine:
             return
         self.notes.seen["resets"] += 1
 
+    def is_stuck_in_vllm(self):
+        """vLLM's own dead end: a request whose load failed has given up its blocks and finds no others, and
+        behind it in the queue of requests that hold blocks waits one whose load has ended as well."""
+        waiting = [request.request_id for request in self.scheduler.kv_holding_waiting]
+        stuck = (
+            not self.scheduler.running
+            and not self.loading
+            and any(name in self.scheduler.finished_recving_kv_req_ids for name in waiting[1:])
+        )
+        self.notes.seen["vLLM's own dead end"] += stuck
+        return stuck
+
     def used(self):
         """Blocks that someone holds (the null block aside)."""
         return sum(1 for block in self.pool.blocks if block.ref_cnt and not block.is_null)
