@@ -48,6 +48,7 @@ demo: setup build ## vLLM with our store: cold, warm, reset, killed and restarte
 
 .PHONY: test
 test: setup-peers build build-faults ## everything CI runs, vLLM included
+	@scripts/prometheus.sh >/dev/null || echo "going on without the tests that need Prometheus"
 	$(MAKE) --no-print-directory test-go
 	$(MAKE) --no-print-directory test-race
 	$(PYTEST) pyshim/tests

@@ -1,0 +1,145 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+)
+
+// prometheusTool finds a program of Prometheus, which scripts/prometheus.sh gets.
+func prometheusTool(t *testing.T, name string) string {
+	t.Helper()
+	if path, err := filepath.Abs(filepath.Join("..", "..", "build", "tools", "prometheus", "usr", "bin", name)); err == nil {
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("no %s; scripts/prometheus.sh gets it", name)
+	}
+	return path
+}
+
+// freeAddress returns an address that nobody listens on just now.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// prometheus runs a server that scrapes the addresses, and returns its own.
+func prometheus(t *testing.T, targets ...string) string {
+	t.Helper()
+	dir, address := t.TempDir(), freeAddress(t)
+	settings := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n  - {job_name: mooncake, static_configs: [{targets: [%s]}]}\n", strings.Join(targets, ", "))
+	file := filepath.Join(dir, "prometheus.yml")
+	if err := os.WriteFile(file, []byte(settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	server := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
+		"--web.listen-address="+address, "--enable-feature=native-histograms", "--log.level=warn")
+	server.Stdout, server.Stderr = &log, &log
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = server.Process.Kill()
+		_ = server.Wait() // it was killed
+		if t.Failed() {
+			t.Logf("prometheus said:\n%s", &log)
+		}
+	})
+	return address
+}
+
+// query returns the first value of a PromQL query, "" for none.
+func query(t *testing.T, address, expression string) string {
+	t.Helper()
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	reply, err := (&http.Client{Transport: transport, Timeout: patience}).Get("http://" + address + "/api/v1/query?query=" + url.QueryEscape(expression))
+	if err != nil {
+		return "" // it is starting
+	}
+	defer reply.Body.Close()
+	var answer struct {
+		Data struct{ Result []struct{ Value [2]any } }
+	}
+	if err := json.NewDecoder(reply.Body).Decode(&answer); err != nil || len(answer.Data.Result) == 0 {
+		return ""
+	}
+	return fmt.Sprint(answer.Data.Result[0].Value[1])
+}
+
+// A real Prometheus scrapes real daemons: both are up, counters and both kinds
+// of histogram arrive.
+func TestPrometheusScrapes(t *testing.T) {
+	prometheusTool(t, "prometheus")
+	dir := shortDir(t)
+	lookupd := lookupdConfig(t, dir)
+	lookupd.HTTPListen = freeAddress(t)
+	start(t, func(ctx context.Context) error { return RunLookupd(ctx, lookupd, Control{}, quiet) })
+	worker := &config.WorkerConfig{}
+	worker.RuntimeDir, worker.HTTPListen = dir, freeAddress(t)
+	worker.SetDefaults()
+	start(t, func(ctx context.Context) error { return RunWorker(ctx, worker, Control{}, quiet) })
+	until(t, "lookupd answers", func() bool { _, err := LookupdStatus(t.Context(), dir); return err == nil })
+	path := filepath.Join(dir, "lookup")
+	engine(t, dir, path)
+	if got := hit(t, path, testBlob()); got != 0 {
+		t.Errorf("hit %d in an empty store", got)
+	}
+
+	address := prometheus(t, lookupd.HTTPListen, worker.HTTPListen)
+	for expression, want := range map[string]string{
+		`sum(up{job="mooncake"})`:                                                    "2",
+		`count(mooncake_sidecar_build_info)`:                                         "2",
+		`mooncake_sidecar_lookups_total{model="m",result="miss"}`:                    "1",
+		`mooncake_sidecar_worker_store_ready`:                                        "1",
+		`histogram_count(mooncake_sidecar_lookup_duration_seconds)`:                  "1",
+		`histogram_quantile(0.5, mooncake_sidecar_lookup_duration_seconds) < bool 5`: "1",
+		`sum(mooncake_sidecar_engines)`:                                              "1",
+		`min(mooncake_sidecar_ready)`:                                                "1",
+		`sum(scrape_samples_scraped{job="mooncake"}) > bool 100`:                     "1",
+		`max(scrape_duration_seconds{job="mooncake"}) < bool 1`:                      "1",
+	} {
+		until(t, expression+" is "+want, func() bool { return query(t, address, expression) == want })
+	}
+}
+
+// promtool finds nothing to say about what the daemons show.
+func TestPromtool(t *testing.T) {
+	promtool := prometheusTool(t, "promtool")
+	dir := shortDir(t)
+	startLookupd(t, dir)
+	startWorker(t, dir)
+	for _, session := range []string{config.LookupdSocket, config.WorkerSocket("host-0")} {
+		_, text := fetch(t, dir, session, "GET", "/metrics", "")
+		check := exec.Command(promtool, "check", "metrics")
+		check.Stdin = strings.NewReader(text)
+		if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", session, err, out)
+		}
+	}
+	out, err := exec.Command(promtool, "check", "rules", filepath.Join("..", "..", "deploy", "prometheus", "alerts.yml")).CombinedOutput()
+	if err != nil {
+		t.Errorf("alerts: %v\n%s", err, out)
+	}
+}
