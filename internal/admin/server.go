@@ -51,7 +51,6 @@ type Reloaded struct {
 // Server answers HTTP. It is safe for concurrent use.
 type Server struct {
 	cfg     Config
-	ctx     context.Context // of the way out, which nothing cuts short but time
 	mu      sync.Mutex
 	servers []*http.Server
 	serving sync.WaitGroup
