@@ -7,7 +7,7 @@ import shutil
 import tempfile
 import time
 import weakref
-from typing import Mapping
+from typing import Callable, Mapping
 
 from .client import Completion
 from .daemons import Daemons
@@ -47,6 +47,8 @@ class Cell:
             "lookup_timeout_ms": 500,
         }
         self.extra |= engine_options.pop("extra", {})
+        # From our connector's configuration to the one that the engine is started with; a test may change it between starts.
+        self.connector: Callable[[dict], dict] = engine_options.pop("connector", dict)
         self.environment = dict(environment or {})
         self.options = engine_options
         self.engine: Engine | None = None
@@ -65,7 +67,7 @@ class Cell:
         self.engine = Engine(
             self.model,
             self.directory,
-            connector=ours(**self.extra),
+            connector=self.connector(ours(**self.extra)),
             environment=self.environment,
             name=f"engine-{self._starts}",
             **self.options,
