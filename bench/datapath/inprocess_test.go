@@ -15,12 +15,27 @@ import (
 // BenchmarkWarmLoad is a warm load with both daemons in this process, for
 // profiles.
 func BenchmarkWarmLoad(b *testing.B) {
+	benchmark(b, func(e *engine, _ int) error {
+		_, _, err := e.load(1)
+		return err
+	})
+}
+
+// BenchmarkStore is the store of a new prompt, which evicts an old one.
+func BenchmarkStore(b *testing.B) {
+	benchmark(b, func(e *engine, i int) error {
+		_, _, err := e.store(2 + i)
+		return err
+	})
+}
+
+func benchmark(b *testing.B, do func(e *engine, i int) error) {
 	for _, g := range geometries[:3] {
-		b.Run(g.String(), func(b *testing.B) { benchmarkLoad(b, g) })
+		b.Run(g.String(), func(b *testing.B) { benchmarkJob(b, g, do) })
 	}
 }
 
-func benchmarkLoad(b *testing.B, g geometry) {
+func benchmarkJob(b *testing.B, g geometry, do func(e *engine, i int) error) {
 	dir, err := os.MkdirTemp("", "datapath-") // b.TempDir is too long for a socket's path
 	if err != nil {
 		b.Fatal(err)
@@ -33,7 +48,7 @@ func benchmarkLoad(b *testing.B, g geometry) {
 		running.Wait()
 	})
 	log := slog.New(slog.DiscardHandler)
-	lookupd := &config.LookupdConfig{Common: config.Common{RuntimeDir: dir}, StoreBytes: 256 << 20}
+	lookupd := &config.LookupdConfig{Common: config.Common{RuntimeDir: dir}, StoreBytes: 64 << 20}
 	worker := &config.WorkerConfig{Common: config.Common{RuntimeDir: dir}}
 	lookupd.SetDefaults(os.DirFS("/"))
 	worker.SetDefaults()
@@ -64,8 +79,8 @@ func benchmarkLoad(b *testing.B, g geometry) {
 		time.Sleep(10 * time.Millisecond) // the worker has no session with lookupd yet
 	}
 	b.SetBytes(int64(g.bytes()))
-	for b.Loop() {
-		if _, _, err := e.load(1); err != nil {
+	for i := 0; b.Loop(); i++ {
+		if err := do(e, i); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 type Sample struct {
 	Build string `json:"build"`
 	Size  string `json:"size"`
-	// Kind is store, first, warm, or, with busy threads, alone and beside.
+	// Kind is store (of the first prompt), first, warm, restore (of another prompt) or, with busy threads, alone and beside.
 	Kind string `json:"kind"`
 	// Wall is what the engine waited; Ask, Move and Daemon are the worker's words,
 	// CPU and Faults what its process used. All times in microseconds.
@@ -54,6 +54,7 @@ func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) (
 		}
 		m.measure(kind, func() (time.Duration, *connector.Result, error) { return e.load(prompt) })
 	}
+	m.measure("restore", func() (time.Duration, *connector.Result, error) { return e.store(prompt + 1) })
 	if m.err == nil && !e.loaded() {
 		m.err = errors.New("the loaded bytes are not the stored ones")
 	}

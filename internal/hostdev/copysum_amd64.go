@@ -14,13 +14,16 @@ var hasCRC = cpu.X86.HasSSE42
 // interrupt: three of them take about 10 us.
 const maxStream = 32 << 10
 
-// lineBytes is what a stream's length is a multiple of.
-const lineBytes = 64
+const (
+	// lineBytes is what a stream's length is a multiple of.
+	lineBytes = 64
+	wordBytes = 8
+)
 
 // copier copies pieces of one length.
 type copier struct {
 	// streams are the lengths that are copied three at a time, longest first; what
-	// is left, less than three lines, is copied plainly.
+	// is left, less than three lines, is one stream.
 	streams []stream
 }
 
@@ -87,6 +90,10 @@ func (c *copier) copySum(dst, src []byte, sum uint32) uint32 {
 			dst, src = dst[3*s.bytes:], src[3*s.bytes:]
 		}
 	}
+	if n := len(src) / wordBytes * wordBytes; n > 0 && hasCRC {
+		crc = copySum1(dst[:n], src[:n], crc)
+		dst, src = dst[n:], src[n:]
+	}
 	return copyThenSum(dst, src, ^crc)
 }
 
@@ -103,6 +110,13 @@ func fence() { storeFence() }
 //
 //go:noescape
 func copySum3(dst, src []byte, stream int, sums *[3]uint32)
+
+// copySum1 copies src and carries its CRC on.
+//
+// REQUIRES: len(src) is a multiple of 8 and not 0, dst is as long, SSE 4.2.
+//
+//go:noescape
+func copySum1(dst, src []byte, sum uint32) uint32
 
 //go:noescape
 func storeFence()

@@ -49,6 +49,24 @@ line:
 	MOVL CX, 8(DX)
 	RET
 
+// func copySum1(dst, src []byte, sum uint32) uint32
+TEXT ·copySum1(SB), NOSPLIT, $0-60
+	MOVQ dst_base+0(FP), DI
+	MOVQ src_base+24(FP), SI
+	MOVQ src_len+32(FP), R9
+	MOVL sum+48(FP), AX
+
+word:
+	MOVQ    (SI), R11
+	CRC32Q  R11, AX
+	MOVNTIQ R11, (DI)
+	ADDQ    $8, SI
+	ADDQ    $8, DI
+	SUBQ    $8, R9
+	JNZ     word
+	MOVL    AX, ret+56(FP)
+	RET
+
 // func storeFence()
 TEXT ·storeFence(SB), NOSPLIT, $0-0
 	SFENCE
