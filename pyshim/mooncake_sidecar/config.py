@@ -114,8 +114,8 @@ class Settings:
     # Ours.
     runtime_dir: str = ""
     """Where the sockets are; empty: the default place."""
-    store_bytes: int = 4 << 30
-    """Size of the store a lookupd is started with, in bytes."""
+    store_bytes: int | None = None
+    """Size of the store a lookupd is started with, in bytes; unset: a quarter of the memory that the machine or the container has."""
     lookup_timeout_ms: int = 50
     """How long a synchronous lookup may hold up the scheduler."""
     load_timeout_s: float = 10.0

@@ -45,7 +45,8 @@ class Daemon:
 
 def lookupd(directory: str, settings: Settings) -> Daemon:
     """The node's lookup server and store."""
-    arguments = ("--runtime-dir", directory, "--store-bytes", str(settings.store_bytes), *_common(settings))
+    size = () if settings.store_bytes is None else ("--store-bytes", str(settings.store_bytes))
+    arguments = ("--runtime-dir", directory, *size, *_common(settings))
     return Daemon(LOOKUPD, paths.lookupd_socket(directory), arguments, os.path.join(directory, f"{LOOKUPD}.log"))
 
 

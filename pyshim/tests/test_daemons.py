@@ -74,7 +74,7 @@ def test_autostart_runs_the_program_detached_and_clean(runtime_dir, tmp_path, se
         assert "OMP_NUM_THREADS" not in environment and "LD_PRELOAD" not in environment
         assert affinity == len(cpus) and stdin == "/dev/null"
         assert arguments == [
-            "--runtime-dir", runtime_dir, "--store-bytes", str(4 << 30), "--linger", "1m", "--autostarted",
+            "--runtime-dir", runtime_dir, "--linger", "1m", "--autostarted",
             "--log-level", "info",
         ]  # fmt: skip
         assert pid not in [int(p) for p in children_of(os.getpid())]
@@ -125,6 +125,13 @@ def test_a_running_daemon_is_used(start_daemon, runtime_dir, settings):
     wanted = [daemons.lookupd(runtime_dir, settings), daemons.worker(runtime_dir, "host-0", settings)]
     daemons.ensure(wanted, runtime_dir, settings, 5, threading.Event())
     assert not os.path.exists(wanted[0].log)
+
+
+def test_an_unset_store_size_is_left_to_the_daemon(runtime_dir, settings):
+    assert "--store-bytes" not in daemons.lookupd(runtime_dir, settings).arguments
+    asked = config.parse({"store_bytes": "2GiB"})
+    arguments = daemons.lookupd(runtime_dir, asked).arguments
+    assert arguments[arguments.index("--store-bytes") + 1] == str(2 << 30)
 
 
 def test_environment_cleaning():

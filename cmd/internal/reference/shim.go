@@ -17,7 +17,7 @@ var (
 	// A field of the dataclass with the text below it. Fields are read only within
 	// the class, so that nothing else can look like one.
 	shimClass  = regexp.MustCompile(`(?s)\nclass Settings:\n(.*?)\n\n\n`)
-	shimField  = regexp.MustCompile(`(?m)^    (\w+): ([\w\[\], .]+) = (.+)\n(?:    """((?s:.*?))"""\n)?`)
+	shimField  = regexp.MustCompile(`(?m)^    (\w+): ([\w\[\], .|]+) = (.+)\n(?:    """((?s:.*?))"""\n)?`)
 	shimParser = regexp.MustCompile(`(?s)\n_PARSERS: .*? = \{\n(.*?)\n\}\n`)
 	shimNoOps  = regexp.MustCompile(`(?s)\n_WITHOUT_EFFECT = \{\n(.*?)\n\}\n`)
 	shimEntry  = regexp.MustCompile(`(?m)^    "(\w+)": (.*),$`)
@@ -69,6 +69,8 @@ func shimValue(name, annotation, def string) (typ, written string, err error) {
 		return "text", "", nil
 	case annotation == "str":
 		return "text", strings.Trim(def, `"`), nil
+	case strings.HasSuffix(name, "_bytes") && def == "None":
+		return "size", "", nil // the text below it says what holds then
 	case strings.HasSuffix(name, "_bytes"):
 		number, shift, _ := strings.Cut(def, " << ")
 		n, err := strconv.ParseUint(number, 10, 32)
