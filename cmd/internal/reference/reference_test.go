@@ -53,7 +53,7 @@ func TestShimThatCannotBeRead(t *testing.T) {
 		"no class":         {"class Settings:", "class Other:"},
 		"no text":          {`"""Compare checksums on load."""`, ""},
 		"parsed, no field": {`    "autostart": parse_bool,`, `    "autostart": parse_bool,` + "\n" + `    "new_key": parse_bool,`},
-		"odd size":         {"store_bytes: int = 4 << 30", "store_bytes: int = four()"},
+		"odd size":         {"store_bytes: int | None = None", "store_bytes: int | None = four()"},
 	} {
 		changed := strings.Replace(string(source), change[0], change[1], 1)
 		if changed == string(source) {

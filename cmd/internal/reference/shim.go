@@ -4,10 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
-
-	"github.com/mooncake-sidecar/sidecar/internal/config"
 )
 
 // shimKey is a key of kv_connector_extra_config.
@@ -71,14 +68,6 @@ func shimValue(name, annotation, def string) (typ, written string, err error) {
 		return "text", strings.Trim(def, `"`), nil
 	case strings.HasSuffix(name, "_bytes") && def == "None":
 		return "size", "", nil // the text below it says what holds then
-	case strings.HasSuffix(name, "_bytes"):
-		number, shift, _ := strings.Cut(def, " << ")
-		n, err := strconv.ParseUint(number, 10, 32)
-		bits, err2 := strconv.ParseUint(shift, 10, 6)
-		if err := errors.Join(err, err2); err != nil {
-			return "", "", fmt.Errorf("%s = %s: %w", name, def, err)
-		}
-		return "size", config.Size(n << bits).String(), nil
 	case strings.HasSuffix(name, "_ms"):
 		return "milliseconds", def, nil
 	case annotation == "float":
