@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/daemon"
 )
@@ -15,27 +16,27 @@ import (
 // BenchmarkWarmLoad is a warm load with both daemons in this process, for
 // profiles.
 func BenchmarkWarmLoad(b *testing.B) {
-	benchmark(b, func(e *engine, _ int) error {
-		_, _, err := e.load(1)
-		return err
+	benchmark(b, func(e *engine, _ int) (*connector.Result, error) {
+		_, r, err := e.load(1)
+		return r, err
 	})
 }
 
 // BenchmarkStore is the store of a new prompt, which evicts an old one.
 func BenchmarkStore(b *testing.B) {
-	benchmark(b, func(e *engine, i int) error {
-		_, _, err := e.store(2 + i)
-		return err
+	benchmark(b, func(e *engine, i int) (*connector.Result, error) {
+		_, r, err := e.store(2 + i)
+		return r, err
 	})
 }
 
-func benchmark(b *testing.B, do func(e *engine, i int) error) {
+func benchmark(b *testing.B, do func(e *engine, i int) (*connector.Result, error)) {
 	for _, g := range geometries[:3] {
 		b.Run(g.String(), func(b *testing.B) { benchmarkJob(b, g, do) })
 	}
 }
 
-func benchmarkJob(b *testing.B, g geometry, do func(e *engine, i int) error) {
+func benchmarkJob(b *testing.B, g geometry, do func(e *engine, i int) (*connector.Result, error)) {
 	dir, err := os.MkdirTemp("", "datapath-") // b.TempDir is too long for a socket's path
 	if err != nil {
 		b.Fatal(err)
@@ -79,9 +80,16 @@ func benchmarkJob(b *testing.B, g geometry, do func(e *engine, i int) error) {
 		time.Sleep(10 * time.Millisecond) // the worker has no session with lookupd yet
 	}
 	b.SetBytes(int64(g.bytes()))
-	for i := 0; b.Loop(); i++ {
-		if err := do(e, i); err != nil {
+	var ask, move, all int64
+	n := 0
+	for ; b.Loop(); n++ {
+		r, err := do(e, n)
+		if err != nil {
 			b.Fatal(err)
 		}
+		ask, move, all = ask+r.AskMicros, move+r.MoveMicros, all+r.Micros
 	}
+	b.ReportMetric(float64(ask)/float64(n), "ask-us/op")
+	b.ReportMetric(float64(move)/float64(n), "move-us/op")
+	b.ReportMetric(float64(all-ask-move)/float64(n), "rest-us/op")
 }

@@ -29,6 +29,12 @@ const (
 	maintenanceInterval = time.Second
 	// stopTimeout bounds the wait for calls under way.
 	stopTimeout = time.Second
+	// callWindowBytes is sent without waiting for the peer to take it: more than a
+	// call on the latency path has. A fixed window also spares the pings that
+	// gRPC measures the connection with.
+	callWindowBytes = 4 << 20
+	// callWorkers keep their stacks from call to call.
+	callWorkers = 4
 	// maxMessageBytes bounds a gRPC message: a batch of a million chunks.
 	maxMessageBytes = 128 << 20
 )
@@ -155,7 +161,8 @@ func serveStore(path string, service storepb.StoreServer, background *sync.WaitG
 	if err != nil {
 		return nil, err
 	}
-	calls := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxSendMsgSize(maxMessageBytes))
+	calls := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxSendMsgSize(maxMessageBytes),
+		grpc.InitialWindowSize(callWindowBytes), grpc.InitialConnWindowSize(callWindowBytes), grpc.NumStreamWorkers(callWorkers))
 	storepb.RegisterStoreServer(calls, service)
 	background.Go(func() {
 		if err := calls.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
