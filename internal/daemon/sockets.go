@@ -133,7 +133,7 @@ func (l *ownListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if err = ownPeer(conn); err == nil {
+		if err = checkPeer(conn, unixmsg.SameUserOrRoot); err == nil {
 			return conn, nil
 		}
 		l.log.Warn("connection refused", "socket", l.path, "error", err)
@@ -149,21 +149,22 @@ func (l *ownListener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// dialOwn connects to a Unix socket of our own user, or root's.
+// dialOwn connects to a Unix socket of our own user, or root's; as root, of the
+// directory's owner.
 func dialOwn(ctx context.Context, path string) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, err
 	}
-	if err := ownPeer(conn); err != nil {
+	if err := checkPeer(conn, unixmsg.ServerAt(path)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
 }
 
-// ownPeer checks a peer's credentials.
-func ownPeer(conn net.Conn) error {
+// checkPeer checks a peer's credentials.
+func checkPeer(conn net.Conn, allow func(unixmsg.Peer) error) error {
 	sock, ok := conn.(*net.UnixConn)
 	if !ok {
 		return fmt.Errorf("BUG: a %T for a Unix socket", conn)
@@ -179,5 +180,5 @@ func ownPeer(conn net.Conn) error {
 	}); err != nil || credErr != nil {
 		return fmt.Errorf("peer credentials: %w", errors.Join(err, credErr))
 	}
-	return unixmsg.SameUserOrRoot(unixmsg.Peer{UID: int(cred.Uid), GID: int(cred.Gid), PID: int(cred.Pid)})
+	return allow(unixmsg.Peer{UID: int(cred.Uid), GID: int(cred.Gid), PID: int(cred.Pid)})
 }

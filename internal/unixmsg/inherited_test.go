@@ -99,3 +99,19 @@ func TestPeerGroupsAreTheKernels(t *testing.T) {
 		t.Errorf("groups %v, want %v", got, want)
 	}
 }
+
+func TestRootTalksToTheDirectorysOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root talks to other users' servers")
+	}
+	dir := t.TempDir()
+	if err := os.Chown(dir, 4711, 4711); err != nil {
+		t.Fatal(err)
+	}
+	allow := ServerAt(filepath.Join(dir, "s"))
+	for uid, allowed := range map[int]bool{0: true, 4711: true, 4712: false} {
+		if err := allow(Peer{UID: uid}); (err == nil) != allowed {
+			t.Errorf("a server of user %d: %v", uid, err)
+		}
+	}
+}
