@@ -58,7 +58,10 @@ func (m *mapping) start(background func(work func()), blocks int) {
 			}
 		})
 	})
-	if m.ahead = newAhead(m, blocks); m.ahead != nil {
+	if hasOneNode() {
+		m.ahead = newAhead(m, blocks)
+	}
+	if m.ahead != nil {
 		m.batches.Go(func() { background(m.ahead.run) })
 	}
 }
