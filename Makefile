@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-VERSION   ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+VERSION   ?= $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' pyshim/mooncake_sidecar/__init__.py)
 LDFLAGS   := -X github.com/mooncake-sidecar/sidecar/internal/version.Version=$(VERSION)
 GOFLAGS_  := -trimpath -ldflags '$(LDFLAGS)'
 BINARIES  := mooncake-lookupd mooncake-worker mooncake-bench
@@ -25,6 +25,10 @@ build: system ## build the daemons and tools into bin/
 build-faults: system
 	@mkdir -p build/faults
 	@for b in mooncake-lookupd mooncake-worker; do go build -tags faults $(GOFLAGS_) -o build/faults/$$b ./cmd/$$b || exit 1; done
+
+.PHONY: wheel
+wheel: ## the wheel with shim and daemons for any glibc since 2.17, in build/dist/
+	python3 deploy/wheel/build.py
 
 .PHONY: system
 system:
@@ -54,6 +58,11 @@ test: setup-peers build build-faults ## everything CI runs, vLLM included
 	$(PYTEST) pyshim/tests
 	$(MAKE) --no-print-directory test-vllm-rules
 	$(PYTEST) tests/e2e
+	$(PYTEST) tests/packaging
+
+.PHONY: test-wheel-root
+test-wheel-root: setup-peers ## the wheel in roots of older distributions, the units under a real systemd (root only)
+	$(PYTEST) tests/roots
 
 .PHONY: test-fast
 test-fast: system ## Go tests and house rules, without vLLM

@@ -133,6 +133,7 @@ install_venv() {
 }
 
 install_peers() {
+  command -v systemd-analyze >/dev/null || apt_install "the units are verified with it" systemd
   local lock=$scripts/requirements-peers.lock lib missing=()
   for lib in libibverbs1:libibverbs.so.1 librdmacm1:librdmacm.so.1 libnuma1:libnuma.so.1 libcurl4:libcurl.so.4; do
     /sbin/ldconfig -p | grep -q "${lib#*:}" || missing+=("${lib%%:*}")

@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/mooncake-sidecar/sidecar/bench/coordcases"
+	"github.com/mooncake-sidecar/sidecar/internal/version"
 )
 
 // Exit codes: 1 for a run that failed, 2 for a command line that can't be run.
@@ -28,6 +29,7 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 	app := &cli.App{
 		Name:            "mooncake-bench",
 		Usage:           "replay, compare and measure KV-cache stores",
+		Version:         version.Version,
 		HideHelpCommand: true,
 		Reader:          in,
 		Writer:          out,
