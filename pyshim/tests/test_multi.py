@@ -10,11 +10,15 @@ import engine as stand
 from engine import Engine, StubLookup, write_model
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
-from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiKVConnectorWorkerMetadata
+from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
+    MultiConnector,
+    MultiKVConnectorWorkerMetadata,
+)
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 import mooncake_sidecar
 from mooncake_sidecar.metadata import SidecarWorkerMetadata
+from mooncake_sidecar.stats import SidecarStats
 
 
 @pytest.fixture
@@ -116,3 +120,14 @@ def test_reports_of_all_ranks_are_folded():
     two = aggregator.aggregate(outputs((None, None), ({"a"}, SidecarWorkerMetadata({2: 1}))))
     assert two.kv_connector_output.finished_recving == {"a"}
     assert two.kv_connector_output.kv_connector_worker_meta.stores == {2: 1}
+
+
+def test_stats_are_made_again_by_the_registered_name(family):
+    """What a worker sends is plain data; the front end finds our class by name, without a module's path."""
+    mine = SidecarStats()
+    mine.add("lookups", 3)
+    plain = {"MooncakeSidecarConnector": mine.data}
+    again = MultiConnector.build_kv_connector_stats(plain)
+    assert type(again["MooncakeSidecarConnector"]) is SidecarStats
+    total = again.aggregate(MultiConnector.build_kv_connector_stats(plain))
+    assert total["MooncakeSidecarConnector"].data["counters"] == {"lookups": 6}
