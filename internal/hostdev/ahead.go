@@ -3,6 +3,8 @@ package hostdev
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
+	"time"
 )
 
 const (
@@ -16,6 +18,8 @@ const (
 	// aheadRun is made ready of a group at a time, over all its segments, so that
 	// the blocks that come first are whole first.
 	aheadRun = 4 << 20
+	// loadPause is the wait between two looks whether a load goes on.
+	loadPause = 2 * time.Millisecond
 )
 
 // ahead makes the pages of blocks ready that an engine has not used yet but will
@@ -29,6 +33,7 @@ type ahead struct {
 	groups []aheadGroup
 	wake   chan struct{} // of capacity 1
 	stop   chan struct{}
+	loads  atomic.Int32 // batches under way, which go first
 
 	mu    sync.Mutex
 	reach []uint32 // by group: blocks below were used
@@ -125,10 +130,8 @@ func (a *ahead) catchUp() bool {
 // populate makes the pieces of some blocks ready, with what lies between them.
 func (a *ahead) populate(s *segment, from, to uint32) bool {
 	for at, end := s.at(from), s.at(to-1)+uint64(s.bytes); at < end; {
-		select {
-		case <-a.stop:
+		if !a.turn() {
 			return false
-		default:
 		}
 		n := min(aheadStep, end-at)
 		if s.region.mapped.Populate(at, n) != nil {
@@ -137,4 +140,25 @@ func (a *ahead) populate(s *segment, from, to uint32) bool {
 		at += n
 	}
 	return true
+}
+
+// turn waits until no load is under way: a request waits for that, with the
+// cores and the memory that we would take. False: stop.
+func (a *ahead) turn() bool {
+	for {
+		select {
+		case <-a.stop:
+			return false
+		default:
+		}
+		if a.loads.Load() == 0 {
+			return true
+		}
+		timer := time.NewTimer(loadPause)
+		select {
+		case <-a.stop:
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
 }

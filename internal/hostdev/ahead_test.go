@@ -3,6 +3,8 @@ package hostdev
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -70,6 +72,27 @@ func TestAheadStops(t *testing.T) {
 	if got := present(); got != before {
 		t.Errorf("%d pages are there, %d before", got, before)
 	}
+}
+
+// While a load goes on it touches nothing, and goes on afterwards.
+func TestAheadWaitsForLoads(t *testing.T) {
+	m, present := newAheadTest(t)
+	synctest.Test(t, func(t *testing.T) {
+		a := newAhead(m, 64)
+		before := present()
+		a.loads.Add(1)
+		go a.run()
+		time.Sleep(10 * loadPause) // of the test's clock
+		if got := present(); got != before {
+			t.Errorf("%d pages are there beside a load, %d before", got, before)
+		}
+		a.loads.Add(-1)
+		time.Sleep(2 * loadPause)
+		if got := present(); got != 2*32 {
+			t.Errorf("%d pages are there after the load, want %d", got, 2*32)
+		}
+		close(a.stop)
+	})
 }
 
 // There is nothing to make ready in another process' private memory.

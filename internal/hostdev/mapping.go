@@ -143,6 +143,10 @@ func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []w
 			m.ahead.used(batch[i].Group, batch[i].BlockID)
 		}
 	}
+	if m.ahead != nil && direction == worker.Load {
+		m.ahead.loads.Add(1)
+		defer m.ahead.loads.Add(-1)
+	}
 	if direction == worker.Store || m.lanes < 2 || bytesOf(batch) < minLanesBytes {
 		return m.lane(ctx, direction, batch)
 	}
