@@ -117,11 +117,17 @@ def test_nothing_is_saved_where_chunks_end_beside_states(make, caplog):
 
 
 def test_a_state_that_the_step_does_not_leave_is_not_saved(make, monkeypatch):
-    """Were chunks cut wrongly in some other way, vLLM would offer the state of 144 in a step that ends at 150."""
-    engine = make(budget=256)
+    """Were chunks cut wrongly in some other way: the block that names the state of 144 keeps that of 140."""
+    engine = make(budget=140)
     monkeypatch.setattr(type(engine.scheduler), "_mamba_block_aligned_split", lambda self, request, new, *rest: new)
     engine.add("a", 150)
+    offered = []
+    take = engine.scheduler.kv_cache_manager.take_boundary_state_offloads
+    monkeypatch.setattr(
+        engine.scheduler.kv_cache_manager, "take_boundary_state_offloads", lambda: offered.append(take()) or offered[-1]
+    )
     frames = saved(engine)
+    assert {tokens for step in offered for offers in step.values() for _, _, tokens in offers} == {144}
     assert states(frames) == [] and max(f["token_len"] for f in frames) == 144
 
 
