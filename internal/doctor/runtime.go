@@ -31,11 +31,16 @@ func runtimeDir(_ context.Context, s *System, c *Settings) []Finding {
 		return found(Failure, fmt.Sprintf("can't be looked at: %v", err), where, "choose another runtime_dir")
 	case !owner.Mode.IsDir():
 		return found(Failure, "is no directory", where, "remove it, or choose another runtime_dir")
+	case owner.Mode.Perm()&0o027 != 0:
+		return found(Failure, fmt.Sprintf("has mode %04o: others may enter, or the group may write, so daemons and engines refuse it", owner.Mode.Perm()), where,
+			"chmod 700 "+where+", or 750 for daemons with group_access")
+	case owner.UID != s.UID && owner.Mode.Perm()&0o050 == 0o050:
+		return found(Info, fmt.Sprintf("belongs to user %d, whose daemons with group_access can be used by members of its group", owner.UID), where, "add the engine's user to the group")
 	case owner.UID != s.UID:
 		return found(Failure, fmt.Sprintf("belongs to user %d, you are %d; daemons and engines refuse it", owner.UID, s.UID), where,
 			"run engine and daemons as one user, or choose another runtime_dir")
-	case owner.Mode.Perm()&0o077 != 0:
-		return found(Failure, fmt.Sprintf("has mode %04o: others may enter, so daemons and engines refuse it", owner.Mode.Perm()), where, "chmod 700 "+where)
+	case owner.Mode.Perm()&0o050 != 0:
+		return ok("is yours, and your group may use it", where)
 	}
 	return ok("is yours alone", where)
 }
