@@ -56,6 +56,7 @@ test: setup-peers build build-faults ## everything CI runs, vLLM included
 	$(MAKE) --no-print-directory test-go
 	$(MAKE) --no-print-directory test-race
 	$(PYTEST) pyshim/tests
+	$(MAKE) --no-print-directory test-upstream
 	$(MAKE) --no-print-directory test-vllm-rules
 	$(PYTEST) tests/e2e
 	$(PYTEST) tests/packaging
@@ -86,6 +87,11 @@ test-vllm-rules:
 	@go tool cover -func=build/coordinator.cover | awk 'BEGIN { low = 1 } \
 	  /^total:/ { print "coordinator: " $$3 " of its statements are reached by compared cases, at least 98% are wanted"; low = $$3 + 0 < 98 } END { exit low }'
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 -skip "^TestAgainstVLLM$$" ./coordinator/... ./internal/kv/... ./lookupd/... ./internal/wire/... ./internal/daemon/...
+
+.PHONY: test-upstream
+test-upstream: setup-peers build ## vLLM's own connector tests against our code, and the table of them
+	$(PYTHON) tests/upstream/run.py
+	$(PYTEST) tests/upstream/test_table.py
 
 .PHONY: test-nightly
 test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing, repeated fault tests

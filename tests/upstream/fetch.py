@@ -1,0 +1,75 @@
+"""Brings the tests of vLLM's source distribution to build/upstream, for the scripts beside this one.
+
+    fetch.py            prints the directory that holds tests/
+    fetch.py --check    the same, fails instead of downloading
+
+The archive is what the package index that pip is configured for offers; only
+the bytes with the digest below are used. Nothing of it is committed.
+"""
+
+import argparse
+import hashlib
+import os
+import re
+import sys
+import tarfile
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+VERSION = "0.32.0"
+SHA256 = "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad"
+TARGET = Path(__file__).resolve().parents[2] / "build" / "upstream"
+INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple")
+TIMEOUT_S = 120
+
+
+def archive_url(index: str) -> str:
+    """The archive's address on the index's page of the project."""
+    page_url = index.rstrip("/") + "/vllm/"
+    with urllib.request.urlopen(page_url, timeout=TIMEOUT_S) as page:
+        links = re.findall(r'href="([^"]+)"', page.read().decode())
+    name = f"vllm-{VERSION}.tar.gz"
+    for link in links:
+        if urllib.parse.urlparse(link).path.endswith("/" + name):
+            return urllib.parse.urljoin(page_url, link)
+    raise SystemExit(f"fetch: {page_url} does not offer {name}; set PIP_INDEX_URL to an index that does")
+
+
+def download(to: Path) -> None:
+    """Fetch the archive, and keep it only if it is the one we know."""
+    with urllib.request.urlopen(archive_url(INDEX), timeout=TIMEOUT_S) as response:
+        data = response.read()
+    found = hashlib.sha256(data).hexdigest()
+    if found != SHA256:
+        raise SystemExit(f"fetch: the archive's digest is {found}, wanted {SHA256}: not used")
+    to.write_bytes(data)
+
+
+def unpack(archive: Path, to: Path) -> None:
+    """Take tests/ and the pytest settings out of the archive."""
+    wanted = (f"vllm-{VERSION}/tests/", f"vllm-{VERSION}/pyproject.toml")
+    with tarfile.open(archive) as tar:
+        tar.extractall(to, [m for m in tar.getmembers() if m.name.startswith(wanted)], filter="data")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    arguments = parser.parse_args()
+    root = TARGET / f"vllm-{VERSION}"
+    done = TARGET / f"vllm-{VERSION}.done"
+    if not done.exists():
+        if arguments.check:
+            raise SystemExit(f"fetch: {root} is not there; run make test-upstream")
+        TARGET.mkdir(parents=True, exist_ok=True)
+        archive = TARGET / f"vllm-{VERSION}.tar.gz"
+        download(archive)
+        unpack(archive, TARGET)
+        archive.unlink()
+        done.touch()
+    sys.stdout.write(f"{root}\n")
+
+
+if __name__ == "__main__":
+    main()
