@@ -183,7 +183,7 @@ func (l *load) result(err error) *connector.Result {
 		r.Status, r.Reason = connector.StatusCancelled, reasonCancelled
 	case err != nil:
 		r.Status, r.Reason = connector.StatusFailed, reasonOf(err)
-		l.n.srv.cfg.Log.Warn("load failed", "job", l.j.id, "request", l.j.load.Request, "error", err)
+		l.n.srv.cfg.Log.Warn("load failed", "job", l.j.id, "req_id", l.j.load.Request, "error", err)
 	case len(r.Failed) > 0:
 		r.Status, r.Reason = connector.StatusFailed, reasonAbsent
 		for _, f := range l.failed {

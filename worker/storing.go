@@ -255,7 +255,7 @@ func (s *storing) result(err error) *connector.Result {
 		if r.Reason == reasonNoStore && s.stored == 0 {
 			r.Status = connector.StatusDropped
 		}
-		s.n.srv.cfg.Log.Debug("store failed", "job", s.j.id, "request", s.j.store.Request, "error", err)
+		s.n.srv.cfg.Log.Debug("store failed", "job", s.j.id, "req_id", s.j.store.Request, "error", err)
 	case s.reason != "":
 		r.Status, r.Reason = connector.StatusFailed, s.reason
 	}
