@@ -74,7 +74,8 @@ def start_process(path: pathlib.Path) -> None:
 class Stopwatch:
     """Nanoseconds by hook since the last take; a hook that calls a hook counts once."""
 
-    def __init__(self):
+    def __init__(self, clock=time.perf_counter_ns):
+        self._clock = clock
         self._times: dict[str, int] = {}
         self._depth = 0
 
@@ -85,11 +86,11 @@ class Stopwatch:
     def _timed(self, name, method):
         def timed(*args, **kwargs):
             self._depth += 1
-            begin = time.perf_counter_ns()
+            begin = self._clock()
             try:
                 return method(*args, **kwargs)
             finally:
-                spent = time.perf_counter_ns() - begin
+                spent = self._clock() - begin
                 self._depth -= 1
                 if not self._depth:
                     self._times[name] = self._times.get(name, 0) + spent
@@ -104,7 +105,8 @@ class Stopwatch:
 class System:
     """An engine with one connector."""
 
-    def __init__(self, connector: str, module: str | None, model: str, case: Case, **extra: object):
+    def __init__(self, connector: str, module: str | None, model: str, case: Case, cpu: bool = False, **extra: object):
+        self._cpu = cpu
         num_blocks = (64 if case.window else 32) * 1024 * 16 // case.block
         sizes = {"block_size": case.block, "num_kv_heads": 1, "head_size": 8, "dtype": torch.float32}
         specs = [FullAttentionSpec(**sizes)] + [SlidingWindowSpec(**sizes, sliding_window=4 * case.block)] * case.window
@@ -149,7 +151,8 @@ class System:
                 vllm_config=self.config, kv_cache_config=self.kv, structured_output_manager=StructuredOutputManager(self.config),
                 block_size=scheduler_block, hash_block_size=unit, log_stats=True,
             )  # fmt: skip
-        self.times = {"scheduler": Stopwatch(), "worker": Stopwatch()}
+        clock = time.thread_time_ns if self._cpu else time.perf_counter_ns
+        self.times = {"scheduler": Stopwatch(clock), "worker": Stopwatch(clock)}
         self.times["scheduler"].wrap(self.scheduler.connector, SCHEDULER_HOOKS)
         self.times["worker"].wrap(self.worker, WORKER_HOOKS)
 

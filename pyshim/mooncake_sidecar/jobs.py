@@ -111,6 +111,8 @@ class StoreRequest:
     tables: Sequence[Sequence[int]]
     boundary_puts: list[tuple[int, int, int]]
     wishes: msg.Controls | None = None
+    saved: int = 0
+    """Tokens in front of the tables' first blocks, for which the null block stands."""
 
 
 def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, block_tokens: Sequence[int]) -> bytes:
@@ -131,7 +133,9 @@ def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, bloc
                 hash_len=hash_len,
                 hashes=blob,
                 blocks=[
-                    block_bytes(table[: -(-what.token_len // tokens)])
+                    bytes(4 * (what.saved // tokens)) + block_bytes(table[: -(-(what.token_len - what.saved) // tokens)])
+                    if table
+                    else b""
                     for table, tokens in zip(what.tables, block_tokens, strict=True)
                 ],
                 event=-1,

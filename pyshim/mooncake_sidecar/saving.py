@@ -236,11 +236,11 @@ class Saver:
             # what all of them have: there the null block stands, which no one
             # reads. States are stored from boundary puts alone.
             saved = self._pins.saved(tracker.pins)
-            held = []
-            for group, (table, tokens) in enumerate(zip(what.tables, self._block_tokens, strict=True)):
-                mamba = group in self._geometry.mamba_groups
-                held.append([] if mamba else table[saved // tokens : -(-what.token_len // tokens)])
-                what.tables[group] = [] if mamba else [NULL_BLOCK] * (saved // tokens) + held[group]
+            held = [
+                [] if group in self._geometry.mamba_groups else table[saved // tokens : -(-what.token_len // tokens)]
+                for group, (table, tokens) in enumerate(zip(what.tables, self._block_tokens, strict=True))
+            ]
+            what.tables, what.saved = held, saved
         else:
             what.tables = [[] for _ in self._block_tokens]
             held = tracker.pins.tables or what.tables
