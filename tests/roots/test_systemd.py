@@ -1,0 +1,106 @@
+"""The units under a real systemd, as process 1 of a container."""
+
+import pathlib
+import shutil
+import subprocess
+import time
+
+import pytest
+from conftest import REPOSITORY, run
+
+UNITS = REPOSITORY / "deploy" / "systemd"
+LOOKUPD, WORKER = "mooncake-lookupd.service", "mooncake-worker@host-0.service"
+PATIENCE_S = 90
+
+
+class System:
+    """A booted container."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        command = ["systemd-nspawn", "-D", str(root), "--boot", "--register=no", "--keep-unit", "--console=read-only"]
+        self.nspawn = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
+        self.until("its first process", lambda: bool(self.children()))
+
+    def children(self) -> list[str]:
+        path = pathlib.Path(f"/proc/{self.nspawn.pid}/task/{self.nspawn.pid}/children")
+        return path.read_text().split() if path.exists() else []
+
+    def ask(self, *command: str) -> str:
+        leader = self.children()[0]
+        done = subprocess.run(
+            ["nsenter", "-t", leader, "-m", "-p", "-u", "-i", "--", *command], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        return done.stdout.strip()
+
+    def show(self, unit: str, key: str) -> str:
+        return self.ask("systemctl", "show", "--property", key, "--value", unit)
+
+    def until(self, what: str, true) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not true():
+            assert self.nspawn.poll() is None, "the container has ended"
+            assert time.monotonic() < deadline, f"gave up waiting for {what}"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        self.nspawn.terminate()
+        self.nspawn.wait()
+
+
+@pytest.fixture(scope="module")
+def system(new_root):
+    for unit in [*UNITS.glob("*.service"), *UNITS.glob("*.socket")]:
+        shutil.copy(unit, new_root / "etc/systemd/system")
+    shutil.copy(UNITS / "mooncake-sidecar.sysusers", new_root / "usr/lib/sysusers.d/mooncake-sidecar.conf")
+    shutil.copy(UNITS / "mooncake-sidecar.tmpfiles", new_root / "usr/lib/tmpfiles.d/mooncake-sidecar.conf")
+    (new_root / "etc/default/mooncake-sidecar").write_text("MOONCAKE_SIDECAR_STORE_BYTES=64MiB\n")
+    run("chroot", new_root, "systemd-sysusers")
+    run("chroot", new_root, "systemctl", "enable", "mooncake-lookupd.socket", LOOKUPD, "mooncake-worker@host-0.socket", WORKER)
+    booted = System(new_root)
+    yield booted
+    booted.stop()
+
+
+def active(system: System, *units: str):
+    return lambda: all(system.show(unit, "ActiveState") == "active" for unit in units)
+
+
+def test_units_start_and_are_ready(system):
+    system.until("both units", active(system, LOOKUPD, WORKER))
+    system.until("the store's memory", lambda: system.show(LOOKUPD, "StatusText") == "store of 64MiB")
+    assert system.show(WORKER, "StatusText") == "device host-0"
+    assert system.show(LOOKUPD, "NFileDescriptorStore") == "1"
+    modes = dict(line.split() for line in system.ask("stat", "-c", "%n %a:%U:%G", *(
+        f"/run/mooncake-sidecar{name}" for name in ("", "/lookupd.sock", "/worker-host-0.sock", "/store.sock"))).splitlines())  # fmt: skip
+    ours = "mooncake-sidecar:mooncake-sidecar"
+    assert list(modes.values()) == [f"750:{ours}", f"660:{ours}", f"660:{ours}", f"600:{ours}"], modes
+    assert "store ready" in system.ask("mooncake-worker", "--runtime-dir", "/run/mooncake-sidecar", "status")
+
+
+def test_a_killed_lookupd_gets_its_segment_back_without_workers(system):
+    system.until("both units", active(system, LOOKUPD, WORKER))
+    system.ask("systemctl", "stop", "mooncake-worker@host-0.socket", WORKER)
+    before = system.show(LOOKUPD, "MainPID")
+    system.ask("kill", "-9", before) if system.ask("which", "kill") else system.ask("sh", "-c", f"kill -9 {before}")
+    system.until("the restart", lambda: system.show(LOOKUPD, "MainPID") not in (before, "0"))
+    system.until("lookupd", active(system, LOOKUPD))
+    assert "store recovered" in system.ask("journalctl", "-u", LOOKUPD, "-o", "cat")
+    assert system.show(LOOKUPD, "NFileDescriptorStore") == "1"
+    system.ask("systemctl", "start", "mooncake-worker@host-0.socket", WORKER)
+
+
+def test_a_stopped_worker_is_started_again_by_the_watchdog(system):
+    system.until("both units", active(system, LOOKUPD, WORKER))
+    before = system.show(WORKER, "MainPID")
+    system.ask("sh", "-c", f"kill -STOP {before}")
+    system.until("the watchdog", lambda: system.show(WORKER, "MainPID") not in (before, "0"))
+    system.until("the worker", active(system, WORKER))
+    assert "Watchdog timeout" in system.ask("journalctl", "-u", WORKER, "-o", "cat")
+
+
+def test_reload_and_stop(system):
+    system.until("both units", active(system, LOOKUPD, WORKER))
+    assert system.ask("systemctl", "reload", LOOKUPD, WORKER) == ""
+    system.until("the reload", lambda: "configuration read again" in system.ask("journalctl", "-u", LOOKUPD, "-o", "cat"))
+    system.ask("systemctl", "stop", "mooncake-lookupd.socket", LOOKUPD)
+    assert (system.show(LOOKUPD, "Result"), system.show(LOOKUPD, "ExecMainStatus")) == ("success", "0")
