@@ -28,6 +28,7 @@ class Shard:
     number: int
     offset: int
     checksum: int
+    entry: int  # of its slot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Segment:
             shards = []
             while slot != _NO_SLOT:
                 checksum, following, _, number = struct.unpack("<IIIB", os.pread(self.fd, 13, self._slots_at + slot * _SLOT_ENTRY))
-                shards.append(Shard(number, self._slot_offset(slot), checksum))
+                shards.append(Shard(number, self._slot_offset(slot), checksum, self._slots_at + slot * _SLOT_ENTRY))
                 slot = following
             found.append(Chunk(table[i : i + 32], namespace, group, packed & 0xFFFFFF, tuple(shards)))
         return sorted(found, key=lambda c: c.depth)
@@ -96,6 +97,12 @@ class Segment:
         """Inverts one byte of a shard."""
         at = shard.offset + byte
         os.pwrite(self.fd, bytes([os.pread(self.fd, 1, at)[0] ^ 0xFF]), at)
+
+    def forge(self, shard: Shard, byte: int, length: int) -> None:
+        """Inverts one byte of a shard of that length, and its checksum with it: verification finds nothing wrong."""
+        self.flip(shard, byte)
+        checksum = struct.unpack("<I", os.pread(self.fd, 4, shard.entry))[0]
+        os.pwrite(self.fd, struct.pack("<I", checksum ^ _crc_of_flip(length - byte - 1)), shard.entry)
 
     def _slot_offset(self, slot: int) -> int:
         slab, index = divmod(slot, self.slots_per_slab)
@@ -133,6 +140,26 @@ class KvMemory:
     def digests(self) -> set[bytes]:
         """Digest of every block."""
         return {digest(self.block(i)) for i in range(self.blocks)}
+
+
+def _crc_of_flip(following: int) -> int:
+    """By what CRC-32C changes when a byte with so many bytes behind it is inverted; the sum is linear."""
+    changed = 0
+    for byte in range(following + 1):
+        changed = _CRC_TABLE[(changed ^ (0xFF if byte == 0 else 0)) & 0xFF] ^ (changed >> 8)
+    return changed
+
+
+def _crc_table() -> list[int]:
+    table = []
+    for value in range(256):
+        for _ in range(8):
+            value = value >> 1 ^ (0x82F63B78 if value & 1 else 0)
+        table.append(value)
+    return table
+
+
+_CRC_TABLE = _crc_table()
 
 
 def digest(data: bytes) -> bytes:
