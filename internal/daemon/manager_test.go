@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -122,16 +121,6 @@ func (m *serviceManager) kill() {
 		_ = m.daemon.Wait()
 		m.daemon = nil
 	}
-}
-
-// stop asks the daemon to end and waits for it.
-func (m *serviceManager) stop() {
-	m.t.Helper()
-	if err := m.daemon.Process.Signal(syscall.SIGTERM); err != nil {
-		m.t.Fatal(err)
-	}
-	_ = m.daemon.Wait() // it has no handler here: signals are the command's business
-	m.daemon = nil
 }
 
 // hear reads messages until one contains what is wanted.

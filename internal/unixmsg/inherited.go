@@ -26,7 +26,7 @@ func Inherit(file *os.File, path string, opts Options) (*Listener, error) {
 	}
 	sock, ok := listener.(*net.UnixListener)
 	if !ok || sock.Addr().String() != path {
-		listener.Close()
+		_ = listener.Close() // it is not ours to use
 		return nil, fmt.Errorf("inherit %s: the socket that was passed listens at %s; ListenStream must name the runtime directory's socket",
 			path, listener.Addr())
 	}
