@@ -143,7 +143,7 @@ class Measurement:
     def new(self, name: str, tokens: list[int]) -> dict:
         """The step that admits one more request; it is ended afterwards."""
         for system in self.systems.values():
-            request = system.prepare(name, tokens, 4)
+            request = system.prepare(name, tokens, 100_000)
             for watch in system.times.values():
                 watch.take()
             system.add(request)

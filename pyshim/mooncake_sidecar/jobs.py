@@ -8,6 +8,7 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any
 
 from mooncake_sidecar import messages as msg
@@ -111,8 +112,8 @@ class StoreRequest:
     tables: Sequence[Sequence[int]]
     boundary_puts: list[tuple[int, int, int]]
     wishes: msg.Controls | None = None
-    saved: int = 0
-    """Tokens in front of the tables' first blocks, for which the null block stands."""
+    skipped: Sequence[int] = ()
+    """By store group: blocks in front of the table's first, for which the null block stands; empty: none."""
 
 
 def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, block_tokens: Sequence[int]) -> bytes:
@@ -133,10 +134,10 @@ def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, bloc
                 hash_len=hash_len,
                 hashes=blob,
                 blocks=[
-                    bytes(4 * (what.saved // tokens)) + block_bytes(table[: -(-(what.token_len - what.saved) // tokens)])
-                    if table
-                    else b""
-                    for table, tokens in zip(what.tables, block_tokens, strict=True)
+                    bytes(4 * skip) + block_bytes(table[: -(-what.token_len // tokens) - skip])
+                    for table, tokens, skip in zip(
+                        what.tables, block_tokens, what.skipped or repeat(0, len(block_tokens)), strict=True
+                    )
                 ],
                 event=-1,
                 boundary_puts=what.boundary_puts,

@@ -236,11 +236,13 @@ class Saver:
             # what all of them have: there the null block stands, which no one
             # reads. States are stored from boundary puts alone.
             saved = self._pins.saved(tracker.pins)
+            mamba = self._geometry.mamba_groups
             held = [
-                [] if group in self._geometry.mamba_groups else table[saved // tokens : -(-what.token_len // tokens)]
+                [] if group in mamba else table[saved // tokens : -(-what.token_len // tokens)]
                 for group, (table, tokens) in enumerate(zip(what.tables, self._block_tokens, strict=True))
             ]
-            what.tables, what.saved = held, saved
+            what.tables = held
+            what.skipped = [0 if group in mamba else saved // tokens for group, tokens in enumerate(self._block_tokens)]
         else:
             what.tables = [[] for _ in self._block_tokens]
             held = tracker.pins.tables or what.tables
