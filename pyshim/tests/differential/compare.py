@@ -64,7 +64,7 @@ class Comparison:
     def _saves(self, commands, theirs):
         mine, jobs = defaultdict(list), []
         for command in commands.stores:
-            save = our_save(command)
+            save = our_save(command, self._sizes, self._attention)
             mine[save.request].append(save)
         for meta in theirs.requests:
             if not meta.can_save:

@@ -65,8 +65,12 @@ def our_load(command: Any) -> Load:
     )
 
 
-def our_save(command: Any) -> Save:
+def our_save(command: Any, block_tokens: list[int], attention: list[int]) -> Save:
+    """A store job of ours. A daemon takes what is beyond a table's end for the null block."""
     frame = _frame(command)
+    tables = [list(table) for table in _blocks(frame["blocks"])]
+    for group in attention:
+        tables[group] += [0] * (-(-frame["token_len"] // block_tokens[group]) - len(tables[group]))
     assert frame["t"] == "store" and frame["job"] == command.job
     return Save(
         command.request,
@@ -77,7 +81,7 @@ def our_save(command: Any) -> Save:
         frame["prompt_len"],
         frame["prefill_end"],
         tuple(sorted(map(tuple, frame.get("boundary_puts", ())))),
-        _blocks(frame["blocks"]),
+        tuple(map(tuple, tables)),
         frame["hashes"],
     )
 
