@@ -31,29 +31,18 @@ class SidecarPromMetrics(KVConnectorPromMetrics):
         per_engine_labelvalues: dict[int, list[object]],
     ) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        labels = [*labelnames, "operation", "status"]
+        self._metric_types = metric_types
+        self._labels = [*labelnames, "operation", "status"]
         self._children: dict[tuple[int, str, str], tuple[Any, ...]] = {}
-        self._series: tuple[Any, ...] = ()
-        try:
-            self._series = (
-                metric_types[Histogram](
-                    name=f"{PREFIX}_time_seconds",
-                    documentation="Time of operations on the KV store, in seconds.",
-                    buckets=list(BUCKETS_S),
-                    labelnames=labels,
-                ),
-                *(
-                    metric_types[Counter](name=f"{PREFIX}_{name}", documentation=text, labelnames=labels)
-                    for name, text in _COUNTERS.items()
-                ),
-            )
-        except ValueError as error:
-            # The in-tree connector beside this one, under MultiConnector, has them.
-            logger.warning("the connector's operations are in the log only: %s", error)
+        self._series: tuple[Any, ...] | None = None
 
     def observe(self, transfer_stats_data: dict[str, Any] | None, engine_idx: int = 0) -> None:
         """Take in one interval's data."""
-        if not transfer_stats_data or not self._series:
+        if not transfer_stats_data:
+            return
+        if self._series is None:
+            self._series = self._register()
+        if not self._series:
             return
         for operation, found in operations(transfer_stats_data):
             for seconds, keys, moved, status, failed in found:
@@ -61,6 +50,29 @@ class SidecarPromMetrics(KVConnectorPromMetrics):
                 time.observe(seconds)
                 for counter, value in zip(counters, (1, keys, moved, failed), strict=True):
                     counter.inc(value)
+
+    def _register(self) -> tuple[Any, ...]:
+        """The series; empty if the in-tree connector beside this one, under MultiConnector, has them.
+
+        That one takes it ill to find them there, and either may be made first:
+        therefore they are registered with the first data, when both are made.
+        """
+        try:
+            return (
+                self._metric_types[Histogram](
+                    name=f"{PREFIX}_time_seconds",
+                    documentation="Time of operations on the KV store, in seconds.",
+                    buckets=list(BUCKETS_S),
+                    labelnames=self._labels,
+                ),
+                *(
+                    self._metric_types[Counter](name=f"{PREFIX}_{name}", documentation=text, labelnames=self._labels)
+                    for name, text in _COUNTERS.items()
+                ),
+            )
+        except ValueError as error:
+            logger.warning("the connector's operations are in the log only: %s", error)
+            return ()
 
     def _labelled(self, engine: int, operation: str, status: str) -> tuple[Any, ...]:
         key = (engine, operation, status)

@@ -1,5 +1,6 @@
 """As a child of vLLM's MultiConnector, and with several ranks, inside vLLM's real scheduler."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,6 +9,7 @@ pytest.importorskip("vllm")
 
 import engine as stand
 from engine import Engine, StubLookup, write_model
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from vllm.config import KVTransferConfig
 from vllm.distributed.kv_transfer.kv_connector.utils import KVOutputAggregator
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import (
@@ -18,6 +20,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 import mooncake_sidecar
 from mooncake_sidecar.metadata import SidecarWorkerMetadata
+from mooncake_sidecar.prom import SidecarPromMetrics
 from mooncake_sidecar.stats import SidecarStats
 
 
@@ -131,3 +134,16 @@ def test_stats_are_made_again_by_the_registered_name(family):
     assert type(again["MooncakeSidecarConnector"]) is SidecarStats
     total = again.aggregate(MultiConnector.build_kv_connector_stats(plain))
     assert total["MooncakeSidecarConnector"].data["counters"] == {"lookups": 6}
+
+
+def test_metrics_beside_the_in_tree_connector_in_either_order():
+    """Both have series of the same names, and the in-tree connector does not bear to find them."""
+    theirs = pytest.importorskip("vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store.metrics")
+    config = SimpleNamespace(kv_transfer_config=SimpleNamespace())
+    data = {"lookup_exists": [(0.002, 3, 0, "ok", 0)]}
+    both = [SidecarPromMetrics, theirs.MooncakeStorePromMetrics]
+    for classes in (both, both[::-1]):
+        registry = CollectorRegistry()
+        kinds = {kind: partial(kind, registry=registry) for kind in (Counter, Gauge, Histogram)}
+        made = {cls: cls(config, kinds, ["engine"], {0: ["0"]}) for cls in classes}
+        made[SidecarPromMetrics].observe(data, 0)
