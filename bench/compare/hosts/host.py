@@ -123,9 +123,13 @@ def _intree(options, owned):
 
 def _lmcache(options, owned):
     server = owned.enter_context(lmcache_server.Server(options.dir, options.store_bytes))
+    members: list[int] = []
+    owned.callback(lmcache_server.remove_memory, members)
     engine = _engine(
         options, owned, connector=server.connector, environment=server.environment, python=str(lmcache_server.PYTHON)
     )
+    # Runs before the engine is killed; what its processes leave behind bears their names.
+    owned.callback(lambda: members.extend(lmcache_server.session_members(engine.process.pid)))
     return lambda: [engine.process.pid, server.process.pid], engine
 
 

@@ -95,3 +95,22 @@ class Server:
 
     def _log_tail(self) -> str:
         return self.log_path.read_text(errors="replace")[-2000:]
+
+
+def session_members(session: int) -> list[int]:
+    """Process ids of a process session."""
+    found = []
+    for entry in os.scandir("/proc"):
+        try:
+            if entry.name.isdigit() and os.getsid(int(entry.name)) == session:
+                found.append(int(entry.name))
+        except ProcessLookupError:
+            pass
+    return found
+
+
+def remove_memory(members: list[int]) -> None:
+    """Removes the shared memory to which LMCache moved the KV cache of these workers: it outlives a kill."""
+    for pid in members:
+        for path in pathlib.Path("/dev/shm").glob(f"lmcache_kv_{pid}_*"):
+            path.unlink(missing_ok=True)
