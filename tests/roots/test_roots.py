@@ -2,10 +2,8 @@
 
 import json
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -33,37 +31,21 @@ def judge(done: subprocess.CompletedProcess) -> dict:
     return report
 
 
-@pytest.fixture
-def runtime_dir():
-    place = tempfile.mkdtemp(prefix="mr")
-    yield pathlib.Path(place)
-    shutil.rmtree(place, ignore_errors=True)
-
-
-def test_daemons_of_an_older_distribution_serve_an_engine(old_root, model, runtime_dir):
+def test_programs_store_and_load_on_an_older_distribution(old_root):
+    """Without Python: the benchmark's stand-in engine, and daemons that it starts, all from the wheel."""
     programs = "/opt/mooncake/mooncake_sidecar/bin"
-    daemons = []
-    script = 'mkdir -p "$1$2" && mount --bind "$2" "$1$2" && mount -t proc proc "$1/proc" && shift 2 && exec chroot "$@"'
-    try:
-        for program, *flags in (("mooncake-lookupd", "--store-bytes", "256MiB"), ("mooncake-worker", "--device", "host-0")):
-            daemons.append(
-                subprocess.Popen(
-                    ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", old_root, runtime_dir,
-                     old_root, "env", "-i", f"{programs}/{program}", "--runtime-dir", runtime_dir, *flags]
-                )  # fmt: skip
-            )
-        told = subprocess.run(["chroot", old_root, f"{programs}/mooncake-lookupd", "--version"], check=True, capture_output=True, text=True)
-        assert "version" in told.stdout
-        extra = json.dumps({"runtime_dir": str(runtime_dir), "autostart": False})
-        done = subprocess.run(
-            ["env", *words(ENGINE), sys.executable, HERE / "inside.py", model, extra],
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S,
-        )  # fmt: skip
-        judge(done)
-    finally:
-        for daemon in daemons:
-            daemon.kill()
-            daemon.wait()
+    script = """set -e
+mount -t proc proc "$1/proc"; mount -t tmpfs tmp "$1/tmp"; mount --rbind /dev "$1/dev"
+exec chroot "$@"
+"""
+    done = subprocess.run(
+        ["unshare", "-m", "--propagation", "private", "sh", "-c", script, "sh", old_root, "env", "-i", "HOME=/root",
+         f"{programs}/mooncake-bench", "datapath", "--build", f"wheel={programs}", "--rounds", "1", "--warm", "2", "--only", "4MB/"],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    measured = {line.split()[0] for line in done.stdout.splitlines() if " wheel " in line}
+    assert {"store", "first", "warm", "restore"} <= measured, done.stdout
 
 
 def test_pip_install_and_one_flag(new_root, model):
