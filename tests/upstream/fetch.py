@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import re
+import subprocess
 import sys
 import tarfile
 import urllib.parse
@@ -20,8 +21,28 @@ from pathlib import Path
 VERSION = "0.32.0"
 SHA256 = "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad"
 TARGET = Path(__file__).resolve().parents[2] / "build" / "upstream"
-INDEX = os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple")
 TIMEOUT_S = 120
+
+
+# Asked of the interpreter that made the virtual environment, which has a pip where the environment has none.
+_ASK_PIP = """
+from pip._internal.configuration import Configuration
+from pip._internal.models.index import PyPI
+settings = Configuration(isolated=False)
+settings.load()
+print(dict(settings.items()).get("global.index-url", PyPI.simple_url))
+"""
+
+
+def package_index() -> str:
+    """The index that pip asks: as configured, else its own default."""
+    if index := os.environ.get("PIP_INDEX_URL"):
+        return index
+    python = Path(sys.base_prefix, "bin", "python3")
+    asked = subprocess.run([python, "-c", _ASK_PIP], capture_output=True, text=True)
+    if asked.returncode:
+        raise SystemExit(f"fetch: {python} has no pip to say which package index to ask; set PIP_INDEX_URL")
+    return asked.stdout.strip()
 
 
 def archive_url(index: str) -> str:
@@ -38,7 +59,7 @@ def archive_url(index: str) -> str:
 
 def download(to: Path) -> None:
     """Fetch the archive, and keep it only if it is the one we know."""
-    with urllib.request.urlopen(archive_url(INDEX), timeout=TIMEOUT_S) as response:
+    with urllib.request.urlopen(archive_url(package_index()), timeout=TIMEOUT_S) as response:
         data = response.read()
     found = hashlib.sha256(data).hexdigest()
     if found != SHA256:
