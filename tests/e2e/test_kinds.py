@@ -1,0 +1,298 @@
+"""Hybrids with sliding windows, and latent attention: right, safe and compatible as Llama is.
+
+One engine a kind serves most tests; a second with few blocks and slowed copies is for what happens to daemons meanwhile,
+for preemptions, aborts, and prompts that are computed in many small chunks.
+"""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from harness import mooncake
+from harness.cell import Cell
+from harness.compare import Noise, measure, wrong
+from harness.daemons import LOOKUPD, WORKER
+from harness.engine import REPOSITORY, Engine, in_tree
+from harness.kind import LATENT, SLIDING
+from harness.prompts import Prompts
+from harness.segment import Segment, digest
+from harness.storm import Abandoned, wait_load_in_flight
+
+NO_CHUNKS = ["--no-enable-chunked-prefill"]
+SMALL_CHUNKS = ["--max-model-len", "4096", "--max-num-batched-tokens", "512", "--enable-chunked-prefill"]
+
+needs_master = pytest.mark.skipif(mooncake.available() is not None, reason=str(mooncake.available()))
+
+
+@pytest.fixture(scope="module", params=[SLIDING, LATENT], ids=lambda kind: kind.name)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def checkpoint(kind):
+    return kind.family.generate(REPOSITORY / "build" / f"checkpoint-{kind.name}")
+
+
+@pytest.fixture(scope="module")
+def cell(kind, checkpoint):
+    with Cell(checkpoint, kind.name) as made:
+        yield made.start()
+
+
+@pytest.fixture()
+def cut(checkpoint, request):
+    return Prompts(checkpoint, seed=sum(request.node.nodeid.encode()) * 7919)
+
+
+def empty(cell):
+    """Nothing is cached anywhere."""
+    cell.settle()
+    cell.client.reset_prefix_cache(external=True)
+
+
+@pytest.fixture(scope="module")
+def right(kind, cell):
+    """From prompts to each one's right outputs: computed from its beginning, and from a cached prefix where that differs."""
+
+    def outputs(prompts, max_tokens=16):
+        empty(cell)
+        found = [[output] for output in alone(cell, prompts, max_tokens)]
+        if not kind.own_cache:
+            for prompt, answers in zip(prompts, found):
+                answers.append(cell.client.complete(prompt, max_tokens))
+        return found
+
+    return outputs
+
+
+def alone(cell, prompts, max_tokens=16):
+    outputs = []
+    for prompt in prompts:
+        cell.forget()
+        outputs.append(cell.client.complete(prompt, max_tokens))
+    cell.settle()
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def noise(cell, checkpoint):
+    """How much vLLM's own outputs move when requests share batches."""
+    cut = Prompts(checkpoint, seed=77)
+    prompts = [cut.fresh(n) for n in (300, 500, 700, 900, 1100, 1300, 1500, 1700)]
+    empty(cell)
+    single = alone(cell, prompts, 24)
+    empty(cell)
+    together = cell.client.complete_many(prompts, 24)
+    found = measure(single, together)
+    return Noise(max(found.largest, 1e-5), found.positions)
+
+
+def assert_one_of(rights, got, noise):
+    for number, (answers, output) in enumerate(zip(rights, got, strict=True)):
+        faults = [wrong(answer, output, noise) for answer in answers]
+        assert None in faults, f"prompt {number}: {faults}"
+
+
+def cached(kind, cell, prompts):
+    """Each prompt's output from a cached prefix: the engine's own cache, or where there is none the first load."""
+    outputs = []
+    for prompt in prompts:
+        cell.client.complete(prompt, 1)
+        outputs.append(cell.client.complete(prompt))
+        cell.settle()
+    assert [o.cached_tokens for o in outputs] == [kind.whole(p) for p in prompts]
+    return outputs
+
+
+def assert_loaded(kind, cell, prompts, want):
+    for prompt, output in zip(prompts, want):
+        cell.forget()
+        got, tokens = cell.loaded(prompt)
+        assert tokens == kind.whole(prompt), f"{len(prompt)} tokens"
+        assert got.output == output.output, f"{len(prompt)} tokens"
+
+
+def test_one_at_a_time_after_reset_and_after_restart(kind, cell, cut):
+    head = cut.fresh(2500)
+    prompts = [cut.fresh(n) for n in (129, 257, 1000, 4200, 7777)] + [head + cut.text(n) for n in (30, 700, 1500)]
+    want = cached(kind, cell, prompts)
+    assert_loaded(kind, cell, prompts, want)
+    daemons = cell.daemons.running()
+    cell.crash()
+    assert cell.daemons.running() == daemons, "a daemon went with the engine"
+    # From here on prompts are computed whole, in one step each.
+    cell.options["arguments"] = NO_CHUNKS
+    cell.start()
+    assert_loaded(kind, cell, prompts, want)
+
+
+def chunks_of(cell):
+    with Segment(cell.daemons.wait(LOOKUPD)) as segment:
+        return {(c.group, c.hash): c for c in segment.chunks()}
+
+
+def test_sixteen_at_once(kind, cell, cut, right, noise):
+    head = cut.fresh(1100)
+    prompts = [cut.fresh(n) for n in (300, 700, 1500, 2600, 900, 1300)] + [head + cut.text(100 + 230 * n) for n in range(10)]
+    rights = right(prompts)
+    empty(cell)
+    cell.client.complete_many(prompts)
+    cell.forget()
+    before = cell.client.metrics().external_hit_tokens
+    assert_one_of(rights, cell.client.complete_many(prompts), noise)
+    # Requests that run together may find a shared prefix in the engine's cache once the first of them has loaded it.
+    assert cell.client.metrics().external_hit_tokens - before >= sum(map(kind.whole, prompts)) - 10 * kind.whole(head)
+    cell.settle()
+    with Segment(cell.daemons.wait(LOOKUPD)) as segment, kind.memory(cell) as memory:
+        stored = [(c.group, digest(segment.read(c.shards[0], kind.shard_bytes))) for c in segment.chunks()]
+        in_engine = memory.digests()
+    assert {group for group, _ in stored} == set(kind.groups)
+    lost = [group for group, content in stored if group == kind.full_group and content not in in_engine]
+    assert not lost, f"{len(lost)} of {len(stored)} chunks are not in the engine's blocks byte for byte"
+    for group in kind.window_groups:  # the last block of each prompt's window, at least
+        held = sum(content in in_engine for g, content in stored if g == group)
+        assert held >= len(prompts), f"of group {group} only {held} chunks are in the engine's blocks"
+
+
+def store_one(kind, cell, prompt):
+    """A prompt's output from a cached prefix, and for each group the chunk that ends its hit."""
+    before = chunks_of(cell).keys()
+    (output,) = cached(kind, cell, [prompt])
+    new = [c for key, c in chunks_of(cell).items() if key not in before]
+    return output, {g: max((c for c in new if c.group == g), key=lambda c: c.depth) for g in kind.groups}
+
+
+def test_any_flipped_byte_shows_in_the_logprobs(kind, cell, cut):
+    """Its checksum is forged along; else no other test could fail."""
+    prompt = cut.fresh(20 * 128 + 5)
+    want, last = store_one(kind, cell, prompt)
+    rng = random.Random(13)
+    unseen, flips = [], 0
+    with Segment(cell.daemons.wait(LOOKUPD)) as segment:
+        for group, chunk in last.items():
+            for layer in range(kind.layers):
+                for trial in range(3):
+                    byte = layer * kind.page_bytes + rng.randrange(kind.page_bytes // 4) * 4 + 1 + trial
+                    segment.forge(chunk.shards[0], byte, kind.shard_bytes)
+                    cell.forget()
+                    got, tokens = cell.loaded(prompt)
+                    assert tokens == kind.whole(prompt)
+                    flips += 1
+                    if got.output == want.output:
+                        unseen.append((group, layer, byte))
+                    segment.forge(chunk.shards[0], byte, kind.shard_bytes)
+    assert len(unseen) <= flips // 8, f"flips that left the output as it was (group, layer, byte): {unseen}"
+    assert_loaded(kind, cell, [prompt], [want])
+
+
+def test_damage_in_any_group_is_recomputed(kind, cell, cut, right, noise):
+    prompt = cut.fresh(20 * 128 + 5)
+    rights = right([prompt])
+    empty(cell)
+    _, last = store_one(kind, cell, prompt)
+    for group, chunk in last.items():
+        chunk = chunks_of(cell)[(group, chunk.hash)]
+        with Segment(cell.daemons.wait(LOOKUPD)) as segment:
+            segment.flip(chunk.shards[0], kind.shard_bytes // 2 + 6)
+            bad = segment.read(chunk.shards[0], kind.shard_bytes)
+        cell.forget()
+        assert_one_of(rights, [cell.client.complete(prompt)], noise)
+        cell.settle()
+        with Segment(cell.daemons.wait(LOOKUPD)) as segment:
+            renewed = {(c.group, c.hash): c for c in segment.chunks()}.get((group, chunk.hash))
+            assert renewed is not None, f"group {group}: the damaged chunk was not stored again"
+            assert segment.read(renewed.shards[0], kind.shard_bytes) != bad, f"group {group}: the damaged bytes are still served"
+        cell.forget()
+        got, tokens = cell.loaded(prompt)
+        assert tokens == kind.whole(prompt)
+        assert_one_of(rights, [got], noise)
+
+
+@needs_master
+def test_in_tree_hits_and_outputs(kind, cell, checkpoint, cut, tmp_path):
+    """The same prompts one after the other, only the connector remembers: equal hit lengths, and equal outputs after a load."""
+    prompts = cut.families(90, 1100)
+    prompts += [prompts[k] for k in range(5)]
+
+    def run(client, wait_idle):
+        found = []
+        for prompt in prompts:
+            found.append(client.complete(prompt, 4))
+            wait_idle()
+            client.reset_prefix_cache()
+        return found
+
+    empty(cell)
+    ours = run(cell.client, cell.settle)
+    with mooncake.Master(tmp_path) as master:
+        with Engine(checkpoint, tmp_path, connector=in_tree(), environment=master.environment, name="in-tree") as engine:
+            engine.wait_ready()
+            theirs = run(engine.client, engine.wait_idle)
+    hits = [(len(p), a.cached_tokens, b.cached_tokens) for p, a, b in zip(prompts, ours, theirs)]
+    print("(length, our hit, in-tree hit):", hits)
+    assert [h for h in hits if h[1] != h[2]] == [], "(length, our hit, in-tree hit)"
+    assert sum(h[1] > 0 for h in hits) > len(hits) // 6, "too few hits to compare"
+    assert len({h[1] for h in hits}) > 4, "too few different hit lengths to compare"
+    assert [a.output for a in ours] == [b.output for b in theirs]
+
+
+@pytest.fixture(scope="module")
+def narrow(kind, checkpoint):
+    slow = {"MOONCAKE_SIDECAR_FAULTS": "copy_delay=100ms"}
+    deadlines = {"load_timeout_s": 2, "store_timeout_s": 2, "fence_kill_after_s": 1}
+    options = {"blocks": kind.narrow_blocks, "arguments": SMALL_CHUNKS}
+    name = f"narrow-{kind.name}"
+    with Cell(checkpoint, name, environment=slow, binaries="build/faults", extra=deadlines, **options) as made:
+        yield made.start()
+
+
+def serves_again(kind, cell, cut):
+    """A new prompt is stored and comes back whole, soon after the daemons have changed."""
+    for _ in range(60):
+        prompt = cut.fresh(4 * 128 + 1)
+        cell.client.complete(prompt, 1)
+        cell.forget()
+        if cell.loaded(prompt, 1)[1] == kind.whole(prompt):
+            return
+    raise AssertionError("the cache does not serve again\n" + cell.daemons.logs())
+
+
+@pytest.mark.parametrize("fault", ["kill", "stop"])
+@pytest.mark.parametrize("daemon", [WORKER, LOOKUPD])
+def test_a_daemon_struck_while_it_loads(kind, narrow, cut, right, noise, daemon, fault):
+    prompt, others = cut.fresh(3000), [cut.fresh(n) for n in (700, 800, 900)]
+    rights = right([prompt, *others])
+    narrow.client.complete(prompt, 1)
+    narrow.forget()
+    with ThreadPoolExecutor(4) as pool:
+        running = [pool.submit(narrow.client.complete, prompt)]
+        wait_load_in_flight(narrow)
+        with narrow.daemons.stopped(daemon):
+            running += [pool.submit(narrow.client.complete, other) for other in others]
+            if fault == "kill":
+                narrow.daemons.kill(daemon)
+            else:
+                running[1].result(120)  # an answer without the daemon
+        assert_one_of(rights, [future.result(120) for future in running], noise)
+    narrow.settle()
+    serves_again(kind, narrow, cut)
+
+
+def test_preemptions_and_aborts(kind, narrow, cut, right, noise):
+    prompts = [cut.fresh(n) for n in (500, 600, 700, 800, 900, 1000, 750, 650, 550, 850, 950, 620)]
+    rights = right(prompts, 120)
+    before = narrow.client.metrics().preemptions
+    for _ in range(2):
+        gone = [Abandoned(narrow, prompt, 120) for prompt in prompts[2:5]]
+        with ThreadPoolExecutor(len(prompts)) as pool:
+            running = [pool.submit(narrow.client.complete, prompt, 120) for prompt in prompts]
+            for request in gone:
+                request.abort()
+            assert_one_of(rights, [future.result(170) for future in running], noise)
+        narrow.forget()
+    metrics = narrow.client.metrics()
+    assert metrics.preemptions > before, "nothing was preempted: the test shows nothing"
+    assert metrics.external_hit_tokens > 0
+    serves_again(kind, narrow, cut)
