@@ -17,6 +17,7 @@ import logging
 import os
 import pathlib
 import random
+import shutil
 import statistics
 import sys
 import tempfile
@@ -75,6 +76,7 @@ def main() -> int:
             print(text(case.name, rows, options.hooks), flush=True)
     finally:
         daemons.close()
+        shutil.rmtree(work, ignore_errors=True)
     if options.json:
         path = pathlib.Path(options.json)
         path.parent.mkdir(parents=True, exist_ok=True)
