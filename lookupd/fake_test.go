@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -199,8 +200,14 @@ type node struct {
 	sockets *fakeSockets
 	path    string
 	busy    chan int
+	took    counter
 	stop    func()
 }
+
+// counter is an Observer that counts.
+type counter struct{ atomic.Int64 }
+
+func (c *counter) Observe(float64) { c.Add(1) }
 
 func newNode(t *testing.T, adjust func(*Config)) *node {
 	t.Helper()
@@ -214,6 +221,7 @@ func newNode(t *testing.T, adjust func(*Config)) *node {
 		Catalog: n.catalog, Listen: n.sockets.listen, LeaseTTL: time.Minute,
 		Welcome: connector.Welcome{Type: connector.TypeWelcome, Protocol: connector.ProtocolVersion, Daemon: "mooncake-lookupd", Version: "test"},
 		OnBusy:  func(sessions int) { n.busy <- sessions },
+		Took:    &n.took,
 		Log:     slog.New(slog.DiscardHandler),
 	}
 	if adjust != nil {

@@ -26,6 +26,7 @@ type handler struct {
 	catalog  Catalog
 	leaseTTL time.Duration
 	log      *slog.Logger
+	took     Observer // may be nil
 	counters counters
 
 	// Of the request at hand.
@@ -40,7 +41,7 @@ type handler struct {
 }
 
 func newHandler(cfg Config, e *engine, rules *coordinator.Coordinator) *handler {
-	h := &handler{engine: e, rules: rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, log: cfg.Log}
+	h := &handler{engine: e, rules: rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, took: cfg.Took, log: cfg.Log}
 	h.exists = func(group, hashIndex int) kv.Existence {
 		return h.view.Exists(group, h.hashes.At(hashIndex))
 	}
@@ -76,7 +77,9 @@ func (h *handler) handle(frames [][]byte) (reply [][]byte) {
 	case wire.KindLookup, wire.KindLookup2:
 		began := time.Now()
 		reply = h.lookup(&r)
-		h.counters.took.Observe(time.Since(began))
+		if h.took != nil {
+			h.took.Observe(time.Since(began).Seconds())
+		}
 		return reply
 	}
 	panic(fmt.Sprintf("BUG: a parsed request of kind %d", r.Kind))

@@ -73,7 +73,7 @@ func TestLookup(t *testing.T) {
 	n.store(0, blob, 3, 4, kv.Absent)
 	n.wantHit("/l/one", lookup(1000, 8), 48)
 	got := n.server.Stats().Total
-	if got.Lookups != 7 || got.Misses != 3 || got.Took.Count != 7 || got.HitTokens != 128+96+112+48 || got.QueryTokens != 1000*3+100+128+16 {
+	if got.Lookups != 7 || got.Misses != 3 || n.took.Load() != 7 || got.HitTokens != 128+96+112+48 || got.QueryTokens != 1000*3+100+128+16 {
 		t.Errorf("counters are %+v", got)
 	}
 	if len(n.catalog.leases) != 0 {

@@ -5,8 +5,6 @@ import (
 	"path"
 	"strings"
 	"sync/atomic"
-
-	"github.com/mooncake-sidecar/sidecar/internal/histogram"
 )
 
 // Reason says why a request on a lookup socket was answered with an error.
@@ -47,7 +45,6 @@ type counters struct {
 	lookups, misses, pending, leases, resets, pings atomic.Uint64
 	queryTokens, hitTokens                          atomic.Uint64
 	errors                                          [numReasons]atomic.Uint64
-	took                                            histogram.Histogram
 }
 
 // Counters is a snapshot of what was asked on lookup sockets.
@@ -60,15 +57,13 @@ type Counters struct {
 	QueryTokens, HitTokens uint64
 	// Errors is indexed by Reason.
 	Errors [numReasons]uint64
-	// Took is the time from a lookup's frames to its answer, errors included.
-	Took histogram.Snapshot
 }
 
 func (c *counters) snapshot() Counters {
 	s := Counters{
 		Lookups: c.lookups.Load(), Misses: c.misses.Load(), Pending: c.pending.Load(), Leases: c.leases.Load(),
 		Resets: c.resets.Load(), Pings: c.pings.Load(),
-		QueryTokens: c.queryTokens.Load(), HitTokens: c.hitTokens.Load(), Took: c.took.Snapshot(),
+		QueryTokens: c.queryTokens.Load(), HitTokens: c.hitTokens.Load(),
 	}
 	for i := range c.errors {
 		s.Errors[i] = c.errors[i].Load()
@@ -88,7 +83,6 @@ func (c *Counters) add(o *Counters) {
 	for i := range c.Errors {
 		c.Errors[i] += o.Errors[i]
 	}
-	c.Took.Add(&o.Took)
 }
 
 // maxModels bounds the models that are told apart, those of engines that are

@@ -56,7 +56,9 @@ type Config struct {
 	// Pulse, when not nil, is joined by every pipeline, which beats at each job,
 	// each copy batch and each Tick of the server.
 	Pulse *pulse.Group
-	Log   *slog.Logger
+	// LoadTimes and StoreTimes are told how long jobs took.
+	LoadTimes, StoreTimes JobTimes
+	Log                   *slog.Logger
 
 	// What a welcome says.
 	Version     string

@@ -3,10 +3,8 @@ package worker
 import (
 	"slices"
 	"sync/atomic"
-	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
-	"github.com/mooncake-sidecar/sidecar/internal/histogram"
 )
 
 // statuses and reasons are what results say, in the order of the counters.
@@ -32,9 +30,31 @@ type JobStats struct {
 	// Moved were copied, FailedBlocks did not get their bytes (of loads).
 	Asked, Existing, Moved, FailedBlocks uint64
 	Bytes                                uint64
-	// Took is from a job's arrival to its result; Ask is the store's part, Move
-	// the copies'.
-	Took, Ask, Move histogram.Snapshot
+}
+
+// Observer takes durations in seconds, as a Prometheus histogram does.
+type Observer interface{ Observe(seconds float64) }
+
+// JobTimes are told how long the answered jobs of a kind took. Pipelines call
+// them side by side. What is nil is not told.
+type JobTimes struct {
+	// Took is from a job's arrival to its result. Of a job that asked the store,
+	// Ask is the store's part, Move the copies'.
+	Took, Ask, Move Observer
+}
+
+func (t *JobTimes) observe(r *connector.Result) {
+	observe(t.Took, r.Micros)
+	if r.Asked > 0 {
+		observe(t.Ask, r.AskMicros)
+		observe(t.Move, r.MoveMicros)
+	}
+}
+
+func observe(o Observer, micros int64) {
+	if o != nil {
+		o.Observe(float64(max(micros, 0)) / 1e6)
+	}
 }
 
 // jobCounters count the answered jobs of a kind.
@@ -43,7 +63,7 @@ type jobCounters struct {
 	reason                               [numReasons]atomic.Uint64
 	asked, existing, moved, failedBlocks atomic.Uint64
 	bytes                                atomic.Uint64
-	took, ask, move                      histogram.Histogram
+	times                                JobTimes // set before the first count
 }
 
 // count counts a result.
@@ -63,18 +83,13 @@ func (c *jobCounters) count(r *connector.Result) {
 	c.moved.Add(uint64(max(r.Chunks, 0)))
 	c.failedBlocks.Add(uint64(len(r.Failed) / 4))
 	c.bytes.Add(uint64(max(r.Bytes, 0)))
-	c.took.Observe(time.Duration(r.Micros) * time.Microsecond)
-	if r.Asked > 0 {
-		c.ask.Observe(time.Duration(r.AskMicros) * time.Microsecond)
-		c.move.Observe(time.Duration(r.MoveMicros) * time.Microsecond)
-	}
+	c.times.observe(r)
 }
 
 func (c *jobCounters) snapshot() JobStats {
 	s := JobStats{
 		ByStatus: map[string]uint64{}, ByReason: map[string]uint64{},
 		Asked: c.asked.Load(), Existing: c.existing.Load(), Moved: c.moved.Load(), FailedBlocks: c.failedBlocks.Load(), Bytes: c.bytes.Load(),
-		Took: c.took.Snapshot(), Ask: c.ask.Snapshot(), Move: c.move.Snapshot(),
 	}
 	for i, status := range statuses {
 		s.ByStatus[status] = c.status[i].Load()

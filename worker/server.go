@@ -44,6 +44,7 @@ func New(cfg Config) (*Server, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.conns = map[Conn]struct{}{}
 	s.mu.queues = map[*queue]struct{}{}
+	s.stats.loadJobs.times, s.stats.storeJobs.times = cfg.LoadTimes, cfg.StoreTimes
 	return s, nil
 }
 

@@ -95,6 +95,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		Welcome:     welcome("mooncake-lookupd", &cfg.Common),
 		StoreClient: storeClients(master, segment),
 		OnBusy:      idle.sessions,
+		Took:        ops.registry.LookupTimes(),
 		Log:         log,
 	})
 	ops.registry.AddLookupd(server.Stats)

@@ -74,6 +74,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	}
 	idle := newLinger(lingerTime(&cfg.Common), func() { stop(errIdle) })
 	defer idle.stop()
+	loadTimes, storeTimes := ops.registry.JobTimes()
 	server, err := worker.New(worker.Config{
 		Store:         chunks,
 		StoreReady:    chunks.Ready,
@@ -82,6 +83,8 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 		KeptSegments:  keptBy(chunks),
 		OnSessions:    idle.sessions,
 		Pulse:         sup.pulse,
+		LoadTimes:     worker.JobTimes{Took: loadTimes.Took, Ask: loadTimes.Ask, Move: loadTimes.Move},
+		StoreTimes:    worker.JobTimes{Took: storeTimes.Took, Ask: storeTimes.Ask, Move: storeTimes.Move},
 		Log:           log,
 		Version:       version.Version,
 		PID:           os.Getpid(),

@@ -1,14 +1,6 @@
 package metrics
 
-import (
-	"fmt"
-	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
-
-	"github.com/mooncake-sidecar/sidecar/internal/histogram"
-)
+import "github.com/prometheus/client_golang/prometheus"
 
 // family is a metric's name with its type, help and labels.
 type family struct {
@@ -30,11 +22,6 @@ func gauge(name, help string, labels ...string) *family {
 	return newFamily(prometheus.GaugeValue, name, help, labels)
 }
 
-// durations is a family of histograms, in seconds.
-func durations(name, help string, labels ...string) *family {
-	return newFamily(prometheus.UntypedValue, name, help, labels)
-}
-
 // sink takes the metrics of one scrape.
 type sink chan<- prometheus.Metric
 
@@ -51,51 +38,6 @@ func (s sink) flag(f *family, value bool, labels ...string) {
 		n = 1
 	}
 	s.put(f, n, labels...)
-}
-
-func (s sink) durations(f *family, h *histogram.Snapshot, labels ...string) {
-	s <- newDurations(f.desc, h, labels)
-}
-
-// durationsMetric is a histogram with classic and native buckets, which the
-// client's library makes only of histograms of its own.
-type durationsMetric struct{ classic, native prometheus.Metric }
-
-func newDurations(desc *prometheus.Desc, h *histogram.Snapshot, labels []string) prometheus.Metric {
-	classic, below := map[float64]uint64{}, uint64(0)
-	for i, bound := range histogram.Bounds() {
-		below += h.Classic[i]
-		classic[bound.Seconds()] = below
-	}
-	native := map[int]int64{}
-	for i := range h.Native {
-		if n := h.Native[i]; n > 0 {
-			native[histogram.FirstIndex+i] = int64(n)
-		}
-	}
-	n, err := prometheus.NewConstNativeHistogram(desc, h.Count, h.Sum.Seconds(), native, nil, 0, histogram.Schema, 0, time.Time{}, labels...)
-	if err != nil {
-		return prometheus.NewInvalidMetric(desc, fmt.Errorf("BUG: %w", err))
-	}
-	return durationsMetric{classic: prometheus.MustNewConstHistogram(desc, h.Count, h.Sum.Seconds(), classic, labels...), native: n}
-}
-
-// Desc implements prometheus.Metric.
-func (m durationsMetric) Desc() *prometheus.Desc { return m.classic.Desc() }
-
-// Write implements prometheus.Metric.
-func (m durationsMetric) Write(out *dto.Metric) error {
-	var native dto.Metric
-	if err := m.native.Write(&native); err != nil {
-		return err
-	}
-	if err := m.classic.Write(out); err != nil {
-		return err
-	}
-	to, from := out.GetHistogram(), native.GetHistogram()
-	to.Schema, to.ZeroThreshold, to.ZeroCount = from.Schema, from.ZeroThreshold, from.ZeroCount
-	to.PositiveSpan, to.PositiveDelta = from.PositiveSpan, from.PositiveDelta
-	return nil
 }
 
 // source is a collector of one snapshot.

@@ -2,6 +2,8 @@
 // package that knows Prometheus' client: roles keep plain counters and hand out
 // snapshots, which are turned into metrics when somebody scrapes. A scrape costs
 // the data path a few locks held for microseconds, and nothing between scrapes.
+// Durations alone are counted by the client's histograms, which roles see as
+// observers that they declare themselves.
 //
 // There is no global registry: [NewRegistry] makes one for each daemon.
 //

@@ -12,14 +12,13 @@ func (r *Registry) AddLookupd(stats func() lookupd.Stats) {
 		leases   = counter("lookup_leases_total", "Leases that lookups granted.", "model")
 		resets   = counter("lookup_resets_total", "Namespaces emptied at an engine's request.", "model")
 		failed   = counter("lookup_errors_total", "Requests on lookup sockets that were answered with an error, which means a hit of 0.", "reason")
-		took     = durations("lookup_duration_seconds", "Time from a lookup's arrival to its answer.")
 		engines  = gauge("engines", "Engines that have a lookup socket.")
 		sessions = gauge("sessions", "Open sessions, of engines, workers and probes.")
 		refused  = counter("sessions_refused_total", "Sessions that were refused before they were welcome.")
 		broken   = counter("sessions_broken_total", "Sessions that ended by a fault of the peer.")
 	)
 	r.inner.MustRegister(&source{
-		families: []*family{lookups, pending, asked, hit, leases, resets, failed, took, engines, sessions, refused, broken},
+		families: []*family{lookups, pending, asked, hit, leases, resets, failed, engines, sessions, refused, broken},
 		collect: func(out sink) {
 			s := stats()
 			for model, c := range s.Models {
@@ -34,7 +33,6 @@ func (r *Registry) AddLookupd(stats func() lookupd.Stats) {
 			for reason, n := range s.Total.Errors {
 				out.count(failed, n, lookupd.Reason(reason).String())
 			}
-			out.durations(took, &s.Total.Took)
 			out.put(engines, float64(len(s.Engines)))
 			out.put(sessions, float64(s.Sessions))
 			out.count(refused, s.SessionsRefused)

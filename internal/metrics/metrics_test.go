@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/mooncake-sidecar/sidecar/internal/histogram"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/worker"
@@ -25,12 +24,12 @@ import (
 
 // registries returns both daemons' metrics with something in every one.
 func registries() map[string]*Registry {
-	var took histogram.Histogram
-	for _, d := range []time.Duration{0, 3 * time.Microsecond, 40 * time.Microsecond, time.Millisecond, 2 * time.Hour} {
-		took.Observe(d)
-	}
 	l := NewRegistry("mooncake-lookupd", "v1")
-	counters := &lookupd.Counters{Lookups: 5, Misses: 2, QueryTokens: 100, HitTokens: 60, Took: took.Snapshot()}
+	took := l.LookupTimes()
+	for _, d := range []time.Duration{0, 3 * time.Microsecond, 40 * time.Microsecond, time.Millisecond, 2 * time.Hour} {
+		took.Observe(d.Seconds())
+	}
+	counters := &lookupd.Counters{Lookups: 5, Misses: 2, QueryTokens: 100, HitTokens: 60}
 	l.AddLookupd(func() lookupd.Stats {
 		return lookupd.Stats{Total: *counters, Models: map[string]*lookupd.Counters{"llama": counters}, Engines: make([]lookupd.EngineStats, 2), Sessions: 3}
 	})
@@ -39,7 +38,11 @@ func registries() map[string]*Registry {
 	})
 	l.AddReadiness(func() map[string]bool { return map[string]bool{"store": true, "memory": false} })
 	w := NewRegistry("mooncake-worker", "v1")
-	jobs := worker.JobStats{ByStatus: map[string]uint64{"ok": 3}, ByReason: map[string]uint64{"corrupt": 1}, Bytes: 77, Took: took.Snapshot()}
+	load, store := w.JobTimes()
+	for _, o := range []prometheus.Observer{load.Took, load.Ask, load.Move, store.Took} {
+		o.Observe(1)
+	}
+	jobs := worker.JobStats{ByStatus: map[string]uint64{"ok": 3}, ByReason: map[string]uint64{"corrupt": 1}, Bytes: 77}
 	w.AddWorker(func() worker.Stats { return worker.Stats{LoadJobs: jobs, StoreJobs: jobs} }, func() bool { return true })
 	return map[string]*Registry{"lookupd": l, "worker": w}
 }
@@ -141,10 +144,10 @@ func TestHistogramsAreClassicAndNative(t *testing.T) {
 			continue
 		}
 		h := f.GetMetric()[0].GetHistogram()
-		if len(h.GetBucket()) != len(histogram.Bounds()) || h.GetSchema() != histogram.Schema || len(h.GetPositiveSpan()) == 0 || h.GetSampleCount() != 5 {
+		if len(h.GetBucket()) != len(bounds) || h.GetSchema() != 3 || len(h.GetPositiveSpan()) == 0 || h.GetSampleCount() != 5 {
 			t.Errorf("got %v", h)
 		}
-		var native, at int64
+		native, at := int64(h.GetZeroCount()), int64(0)
 		for _, delta := range h.GetPositiveDelta() {
 			at += delta
 			native += at

@@ -2,19 +2,22 @@ package metrics
 
 import "github.com/mooncake-sidecar/sidecar/worker"
 
+// Label and values of what loads and stores have in common.
+const (
+	operation      = "operation"
+	operationLoad  = "load"
+	operationStore = "store"
+)
+
 // AddWorker adds the metrics of a worker. stats and storeReady are called by
 // each scrape.
 func (r *Registry) AddWorker(stats func() worker.Stats, storeReady func() bool) {
-	const operation = "operation"
 	var (
 		jobs      = counter("worker_jobs_total", "Answered jobs. A dropped one was never tried, a cancelled one was given up by the engine.", operation, "status")
 		failures  = counter("worker_job_failures_total", "Jobs that were not done whole, by the first reason.", operation, "reason")
 		chunks    = counter("worker_chunks_total", "Chunks that jobs asked the store for, had there already, and moved.", operation, "result")
 		blocks    = counter("worker_failed_blocks_total", "Blocks that loads did not fill; the engine computes them.")
 		moved     = counter("worker_bytes_total", "Bytes copied between the engine's memory and the store.", operation)
-		took      = durations("worker_job_duration_seconds", "Time from a job's arrival to its result.", operation)
-		ask       = durations("worker_store_call_duration_seconds", "Part of it that the store took to answer.", operation)
-		move      = durations("worker_copy_duration_seconds", "Part of it that copying took, publication included.", operation)
 		waiting   = gauge("worker_queue_jobs", "Jobs that wait.", operation)
 		running   = gauge("worker_running_jobs", "Jobs under way.")
 		queued    = gauge("worker_queue_bytes", "Memory of the jobs that wait or are under way.")
@@ -28,28 +31,25 @@ func (r *Registry) AddWorker(stats func() worker.Stats, storeReady func() bool) 
 	)
 	r.inner.MustRegister(&source{
 		families: []*family{
-			jobs, failures, chunks, blocks, moved, took, ask, move, waiting, running, queued, cancels, corrupt, absent, malformed, refused, engines, ready,
+			jobs, failures, chunks, blocks, moved, waiting, running, queued, cancels, corrupt, absent, malformed, refused, engines, ready,
 		},
 		collect: func(out sink) {
 			s := stats()
-			for operation, j := range map[string]*worker.JobStats{"load": &s.LoadJobs, "store": &s.StoreJobs} {
+			for kind, j := range map[string]*worker.JobStats{operationLoad: &s.LoadJobs, operationStore: &s.StoreJobs} {
 				for status, n := range j.ByStatus {
-					out.count(jobs, n, operation, status)
+					out.count(jobs, n, kind, status)
 				}
 				for reason, n := range j.ByReason {
-					out.count(failures, n, operation, reason)
+					out.count(failures, n, kind, reason)
 				}
-				out.count(chunks, j.Asked, operation, "asked")
-				out.count(chunks, j.Existing, operation, "existing")
-				out.count(chunks, j.Moved, operation, "moved")
-				out.count(moved, j.Bytes, operation)
-				out.durations(took, &j.Took, operation)
-				out.durations(ask, &j.Ask, operation)
-				out.durations(move, &j.Move, operation)
+				out.count(chunks, j.Asked, kind, "asked")
+				out.count(chunks, j.Existing, kind, "existing")
+				out.count(chunks, j.Moved, kind, "moved")
+				out.count(moved, j.Bytes, kind)
 			}
 			out.count(blocks, s.LoadJobs.FailedBlocks)
-			out.put(waiting, float64(s.Queues.WaitingLoads), "load")
-			out.put(waiting, float64(s.Queues.WaitingStores), "store")
+			out.put(waiting, float64(s.Queues.WaitingLoads), operationLoad)
+			out.put(waiting, float64(s.Queues.WaitingStores), operationStore)
 			out.put(running, float64(s.Queues.Running))
 			out.put(queued, float64(s.Queues.Bytes))
 			out.put(cancels, float64(s.Cancels))

@@ -1,0 +1,47 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+const (
+	// nativeFactor is the most by which a native bucket's bounds differ: eight
+	// buckets for each power of two.
+	nativeFactor = 1.1
+	// nativeBuckets bounds them; times of microseconds to a minute need 208, and
+	// more than these are never in use at once. Beyond, neighbours are joined.
+	nativeBuckets = 160
+)
+
+// bounds are the classic buckets', in seconds; never written.
+var bounds = []float64{
+	10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 500e-3, 1, 2.5, 5, 10, 30,
+}
+
+// durations registers a family of histograms in seconds, with classic and native
+// buckets. Counting takes some 35 ns and allocates nothing once a bucket was used.
+func (r *Registry) durations(name, help string, labels ...string) *prometheus.HistogramVec {
+	h := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name: Prefix + name, Help: help, Buckets: bounds,
+		NativeHistogramBucketFactor: nativeFactor, NativeHistogramMaxBucketNumber: nativeBuckets,
+	}, labels)
+	r.inner.MustRegister(h)
+	return h
+}
+
+// LookupTimes registers the histogram of lookups and returns what counts in it.
+func (r *Registry) LookupTimes() prometheus.Observer {
+	return r.durations("lookup_duration_seconds", "Time from a lookup's arrival to its answer.").WithLabelValues()
+}
+
+// JobTimes count how long a worker's jobs of a kind took.
+type JobTimes struct{ Took, Ask, Move prometheus.Observer }
+
+// JobTimes registers the histograms of jobs and returns what counts in them.
+func (r *Registry) JobTimes() (load, store JobTimes) {
+	took := r.durations("worker_job_duration_seconds", "Time from a job's arrival to its result.", operation)
+	ask := r.durations("worker_store_call_duration_seconds", "Part of it that the store took to answer.", operation)
+	move := r.durations("worker_copy_duration_seconds", "Part of it that copying took, publication included.", operation)
+	of := func(label string) JobTimes {
+		return JobTimes{Took: took.WithLabelValues(label), Ask: ask.WithLabelValues(label), Move: move.WithLabelValues(label)}
+	}
+	return of(operationLoad), of(operationStore)
+}
