@@ -100,8 +100,9 @@ def cached(kind, cell, prompts):
     outputs = []
     for prompt in prompts:
         cell.client.complete(prompt, 1)
-        outputs.append(cell.client.complete(prompt))
         cell.settle()
+        outputs.append(cell.client.complete(prompt))
+    cell.settle()
     assert [o.cached_tokens for o in outputs] == [kind.whole(p) for p in prompts]
     return outputs
 
@@ -135,7 +136,8 @@ def chunks_of(cell):
 
 def test_sixteen_at_once(kind, cell, cut, right, noise):
     head = cut.fresh(1100)
-    prompts = [cut.fresh(n) for n in (300, 700, 1500, 2600, 900, 1300)] + [head + cut.text(100 + 230 * n) for n in range(10)]
+    # None ends with a block: the last block of such a prompt is stored, and computed again by whoever repeats it.
+    prompts = [cut.fresh(n) for n in (301, 701, 1501, 2601, 901, 1301)] + [head + cut.text(101 + 230 * n) for n in range(10)]
     rights = right(prompts)
     empty(cell)
     cell.client.complete_many(prompts)
@@ -213,7 +215,7 @@ def test_damage_in_any_group_is_recomputed(kind, cell, cut, right, noise):
 @needs_master
 def test_in_tree_hits_and_outputs(kind, cell, checkpoint, cut, tmp_path):
     """The same prompts one after the other, only the connector remembers: equal hit lengths, and equal outputs after a load."""
-    prompts = cut.families(90, 1100)
+    prompts = cut.families(60, 1100)
     prompts += [prompts[k] for k in range(5)]
 
     def run(client, wait_idle):
