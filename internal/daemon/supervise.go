@@ -84,24 +84,28 @@ func (s *supervision) sessionSocket() *os.File {
 }
 
 // accept makes an accept function of l that goes round like every other loop of
-// the daemon: at each peer, and after each interval without one, when it calls
-// idle too.
+// the daemon, at least once in each interval. It calls idle once in each
+// interval, however many peers come meanwhile.
 func (s *supervision) accept(l *unixmsg.Listener, idle func()) func() (*unixmsg.Conn, error) {
 	if s.pulse == nil {
 		return l.Accept
 	}
 	loop := s.pulse.Join()
+	due := time.Now().Add(s.interval)
 	return func() (*unixmsg.Conn, error) {
 		for {
 			loop.Beat()
-			if err := l.SetDeadline(time.Now().Add(s.interval)); err != nil {
+			if now := time.Now(); !now.Before(due) {
+				idle()
+				due = now.Add(s.interval)
+			}
+			if err := l.SetDeadline(due); err != nil {
 				return nil, err
 			}
 			conn, err := l.Accept()
 			if !errors.Is(err, os.ErrDeadlineExceeded) {
 				return conn, err
 			}
-			idle()
 		}
 	}
 }
