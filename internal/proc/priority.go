@@ -15,14 +15,20 @@ const BackgroundNice = 10
 const lowestNice = 19
 
 // RunInBackground runs work on a thread of its own whose priority is lowered by
-// BackgroundNice. It returns when work does; the goroutine must end then, and the
-// thread with it: an unprivileged thread can't raise its priority again.
+// BackgroundNice, and returns when work does. The caller keeps its priority; the
+// thread ends with the work, as an unprivileged thread can't raise its priority
+// again.
 func RunInBackground(work func()) {
-	runtime.LockOSThread()
-	// The kernel answers 20 minus the nice value, so that no answer is negative.
-	if kernel, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid()); err == nil {
-		// A lower priority is a wish.
-		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), min(20-kernel+BackgroundNice, lowestNice))
-	}
-	work()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and no unlock: the thread ends with the goroutine
+		// The kernel answers 20 minus the nice value, so that no answer is negative.
+		if kernel, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid()); err == nil {
+			// A lower priority is a wish.
+			_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), min(20-kernel+BackgroundNice, lowestNice))
+		}
+		work()
+	}()
+	<-done
 }
