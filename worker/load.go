@@ -97,6 +97,7 @@ func (l *load) get() error {
 
 // getPart asks the store for some items.
 func (l *load) getPart(part []int) error {
+	l.j.loop.Beat()
 	request := make([]store.GetItem, len(part))
 	for k, i := range part {
 		it := &l.items[i]
@@ -163,6 +164,7 @@ func (l *load) giveBack() {
 	}
 	l.n.srv.cleaner.release(refs)
 	for from := 0; from < len(l.failed); from += maxCall {
+		l.j.loop.Beat()
 		part := l.failed[from:min(from+maxCall, len(l.failed))]
 		ctx, cancel := l.n.srv.storeContext()
 		err := l.n.namespace.with(ctx, func(ns store.Namespace) error { return l.n.srv.cfg.Store.ReportFailed(ctx, ns, part) })

@@ -180,7 +180,7 @@ func (n *session) start(wg *sync.WaitGroup) {
 }
 
 // pipeline runs jobs until the queue is closed. It goes round at every job and
-// every tick; copyAll beats in between.
+// every tick; within a job each call to the store and each batch beats.
 func (n *session) pipeline(next func(seen *uint64) (*job, bool), run func(*job) *connector.Result) {
 	loop := n.srv.cfg.Pulse.Join()
 	defer loop.Leave()
@@ -193,7 +193,9 @@ func (n *session) pipeline(next func(seen *uint64) (*job, bool), run func(*job) 
 		}
 		if j != nil {
 			j.loop = loop
-			n.answer(j, run(j))
+			r := run(j)
+			// An engine that is stopped does not read. That is no fault of ours.
+			loop.Await(func() { n.answer(j, r) })
 		}
 	}
 }

@@ -156,6 +156,7 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 // arrived, and no other: what was computed before a reset must not be stored
 // after it.
 func (s *storing) startPart(from, to int) (grants []store.PutGrant, err error) {
+	s.j.loop.Beat()
 	request := make([]store.PutItem, to-from)
 	for i := range request {
 		request[i] = s.items[from+i].put
@@ -192,6 +193,7 @@ func (s *storing) fail(i int, reason string) {
 // publish ends the puts.
 func (s *storing) publish(copies []ShardCopy, at []int) error {
 	for from := 0; from < len(copies); from += maxCall {
+		s.j.loop.Beat()
 		to := min(from+maxCall, len(copies))
 		commits := make([]store.PutCommit, to-from)
 		for k := range commits {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
@@ -18,15 +19,7 @@ func TestAStuckCopyStopsThePulse(t *testing.T) {
 	var rounds atomic.Int64
 	r := newRig(t, func(cfg *worker.Config) { cfg.Pulse = pulse.New(func() { rounds.Add(1) }) })
 	e := r.engine()
-	tickUntil := func(n int64) {
-		t.Helper()
-		for deadline := time.Now().Add(patience); rounds.Load() < n; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d rounds, want %d", rounds.Load(), n)
-			}
-			r.server.Tick()
-		}
-	}
+	tickUntil := func(n int64) { t.Helper(); r.tickUntil(&rounds, n) }
 	tickUntil(3)
 	stored(t, e, 8)
 	r.gate.armed.Store(true)
@@ -44,4 +37,64 @@ func TestAStuckCopyStopsThePulse(t *testing.T) {
 	}
 	r.gate.unblock()
 	tickUntil(rounds.Load() + 3)
+}
+
+// tickUntil ticks until there were so many rounds.
+func (r *rig) tickUntil(rounds *atomic.Int64, n int64) {
+	r.t.Helper()
+	for deadline := time.Now().Add(patience); rounds.Load() < n; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%d rounds, want %d", rounds.Load(), n)
+		}
+		r.server.Tick()
+	}
+}
+
+// A load that waits for a slower tier goes round: the engine's deadline bounds
+// it, not the service manager's.
+func TestALoadThatWaitsForATierBeats(t *testing.T) {
+	var rounds atomic.Int64
+	r := newRig(t, func(cfg *worker.Config) { cfg.Pulse = pulse.New(func() { rounds.Add(1) }) })
+	e := r.engine()
+	stored(t, e, 4)
+	r.store.SetLoading(1 << 30)
+	asked := make(chan struct{}, 1)
+	r.store.SetHook(func(call string) error {
+		if call == "Get" {
+			select {
+			case asked <- struct{}{}:
+			default:
+			}
+		}
+		return nil
+	})
+	job := e.loadJob("p", ids(20, 4))
+	e.send(job)
+	<-asked
+	r.tickUntil(&rounds, rounds.Load()+4)
+	e.giveUp(job.Job)
+	want(t, expect[*connector.Result](e.peer), job.Job, connector.StatusCancelled, "cancelled", ids(20, 4)...)
+}
+
+// An engine that is stopped and does not take its results is no reason to end
+// the worker, which others use.
+func TestAnEngineThatDoesNotReadDoesNotStopThePulse(t *testing.T) {
+	var rounds atomic.Int64
+	r := newRig(t, func(cfg *worker.Config) { cfg.Pulse = pulse.New(func() { rounds.Add(1) }) })
+	e := r.engine()
+	// Until nothing more is taken: then the reader and the pipelines hold results
+	// that the engine does not take.
+	for {
+		frame, err := connector.AppendFrame(nil, e.loadJob("absent", ids(20, 4)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := e.conn.Write(frame); err != nil {
+			break
+		}
+	}
+	r.tickUntil(&rounds, rounds.Load()+4)
 }

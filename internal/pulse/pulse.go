@@ -28,12 +28,17 @@ func (g *Group) Join() *Loop {
 	if g == nil {
 		return nil
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
 	l := &Loop{group: g}
-	g.members[l] = struct{}{}
-	g.waiting++
+	l.join()
 	return l
+}
+
+func (l *Loop) join() {
+	l.group.mu.Lock()
+	defer l.group.mu.Unlock()
+	l.beaten = false
+	l.group.members[l] = struct{}{}
+	l.group.waiting++
 }
 
 // Beat says that the loop went round.
@@ -72,6 +77,19 @@ func (l *Loop) Leave() {
 	if complete {
 		l.group.alive()
 	}
+}
+
+// Await runs what may take as long as somebody else pleases. The group does not
+// wait for the loop meanwhile; afterwards the loop has gone round.
+func (l *Loop) Await(wait func()) {
+	if l == nil {
+		wait()
+		return
+	}
+	l.Leave()
+	defer l.Beat()
+	defer l.join()
+	wait()
 }
 
 // endRoundLocked begins the next round if everybody has beaten.

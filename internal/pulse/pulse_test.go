@@ -39,9 +39,40 @@ func TestARoundNeedsEveryLoop(t *testing.T) {
 	want(4, "nobody is left to say anything")
 }
 
-func TestNobodyWatches(*testing.T) {
+// A loop that waits for somebody else is not waited for, and has gone round when
+// it comes back.
+func TestAwait(t *testing.T) {
+	rounds := 0
+	g := New(func() { rounds++ })
+	a, b := g.Join(), g.Join()
+	a.Await(func() {
+		b.Beat()
+		b.Beat()
+		if rounds != 2 {
+			t.Errorf("%d rounds while one loop waits, want the other's 2", rounds)
+		}
+	})
+	if rounds != 2 {
+		t.Errorf("%d rounds, want 2: the third needs b", rounds)
+	}
+	b.Beat()
+	if rounds != 3 {
+		t.Errorf("%d rounds, want 3: both went round", rounds)
+	}
+	b.Beat()
+	if rounds != 3 {
+		t.Errorf("%d rounds, want 3: the next needs a again", rounds)
+	}
+}
+
+func TestNobodyWatches(t *testing.T) {
 	var g *Group
 	l := g.Join()
 	l.Beat()
+	waited := false
+	l.Await(func() { waited = true })
+	if !waited {
+		t.Error("it did not wait")
+	}
 	l.Leave()
 }
