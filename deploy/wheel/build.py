@@ -65,7 +65,10 @@ def build_libzmq(python: Path, jobs: int) -> Path:
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in recipe)).hexdigest()
     if not (stamp.is_file() and stamp.read_text() == digest):
         say(f"building libzmq {libzmq.VERSION}")
-        source = libzmq.fetch(WORK / "source")
+        try:
+            source = libzmq.fetch(WORK / "source")
+        except libzmq.LibzmqError as error:
+            raise SystemExit(f"wheel: {error}") from None
         libzmq.build(source, prefix, [*zig(python), "c++", "-target", TARGET], [*zig(python), "ar"], jobs)
         stamp.write_text(digest)
     return prefix

@@ -11,8 +11,6 @@ import os
 import shutil
 import subprocess
 import tarfile
-import urllib.parse
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +18,6 @@ VERSION = "4.3.5"
 CRATE_VERSION = "0.3.6"
 CRATE = f"zeromq-src-{CRATE_VERSION}+{VERSION}"
 CRATE_SHA256 = "d9a1c884770df9c1b3eb0a0ad01d7516234879e0ce144c505348550f2492923e"
-_URL = "https://static.crates.io/crates/zeromq-src/" + urllib.parse.quote(f"{CRATE}.crate")
 
 # In place of the platform.hpp that configure would write: what every Linux with glibc has.
 _DEFINES = (
@@ -53,12 +50,12 @@ class LibzmqError(RuntimeError):
 
 
 def fetch(directory: Path) -> Path:
-    """The unpacked source, checked against the pinned digest: by cargo where there is one, else from the registry."""
+    """The unpacked source as cargo brings it from the registry that it is configured for, checked against the pinned digest."""
     source = directory / CRATE
     if (source / "vendor").is_dir():
         return source
     directory.mkdir(parents=True, exist_ok=True)
-    data = _from_cargo(directory / "cargo") if shutil.which("cargo") else _download()
+    data = _from_cargo(directory / "cargo")
     found = hashlib.sha256(data).hexdigest()
     if found != CRATE_SHA256:
         raise LibzmqError(f"{CRATE}.crate has SHA-256 {found}, expected {CRATE_SHA256}")
@@ -70,26 +67,22 @@ def fetch(directory: Path) -> Path:
 
 
 def _from_cargo(project: Path) -> bytes:
+    if shutil.which("cargo") is None:
+        raise LibzmqError(f"cargo brings libzmq's source ({CRATE}) and is not in PATH: install it (Debian: apt-get install cargo)")
     (project / "src").mkdir(parents=True, exist_ok=True)
     (project / "src" / "lib.rs").touch()
     (project / "Cargo.toml").write_text(
         '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n\n'
         f'[dependencies]\nzeromq-src = "={CRATE_VERSION}"\n\n[workspace]\n'
     )
-    subprocess.run(["cargo", "fetch", "--quiet"], cwd=project, check=True)
+    fetched = subprocess.run(["cargo", "fetch", "--quiet"], cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if fetched.returncode:
+        raise LibzmqError(f"cargo could not fetch {CRATE}:\n{fetched.stdout}")
     home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
     try:
         return next(home.glob(f"registry/cache/*/{CRATE}.crate")).read_bytes()
     except StopIteration:
         raise LibzmqError(f"cargo fetched {CRATE} but left no archive below {home}/registry/cache") from None
-
-
-def _download() -> bytes:
-    try:
-        with urllib.request.urlopen(_URL, timeout=60) as answer:
-            return answer.read()
-    except OSError as error:
-        raise LibzmqError(f"{_URL} can't be fetched ({error}); install cargo, which knows this machine's mirror") from error
 
 
 def build(source: Path, prefix: Path, compiler: list[str], archiver: list[str], jobs: int) -> None:

@@ -1,7 +1,7 @@
 """Roots of other distributions, made from their packages and kept in build/roots.
 
 Needs root, mmdebstrap and systemd-nspawn, which are installed if they are
-missing, and Debian's package mirror.
+missing, and a mirror of Debian's packages.
 """
 
 import os
@@ -14,7 +14,6 @@ import pytest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
 ROOTS = REPOSITORY / "build" / "roots"
-MIRROR = "http://deb.debian.org/debian"
 # glibc 2.31, and no Python that the shim supports: the daemons only. Then vLLM's Python, and systemd.
 PACKAGES = {
     "bullseye": ["ca-certificates"],
@@ -41,7 +40,7 @@ def made(suite: str) -> pathlib.Path:
     if not (root / ".made").exists():
         shutil.rmtree(root, ignore_errors=True)
         ROOTS.mkdir(parents=True, exist_ok=True)
-        run("mmdebstrap", "--variant=minbase", f"--include={','.join(PACKAGES[suite])}", suite, root, MIRROR)
+        run("mmdebstrap", "--variant=minbase", f"--include={','.join(PACKAGES[suite])}", suite, root)
         (root / ".made").touch()
     assert not any((root / path).exists() for path in ("usr/bin/gcc", "usr/lib/x86_64-linux-gnu/libzmq.so.5"))
     return root
