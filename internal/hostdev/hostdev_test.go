@@ -283,6 +283,26 @@ func TestCloseWaitsForCopies(t *testing.T) {
 	})
 }
 
+// A second Close closes no descriptor: the numbers may be another's by then.
+func TestCloseTwice(t *testing.T) {
+	l := newLayout(t, []string{KindProcessVM}, numBlocks*64, []int{64}, []connector.KVSegment{seg(0, 0, 0, 64, 64)})
+	m := l.open(t)
+	pidfd := m.(*mapping).remote.pidfd //nolint:forcetypeassert // it is what Map makes
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Dup2(int(os.Stderr.Fd()), pidfd); err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(pidfd), unix.F_GETFD, 0); err != nil {
+		t.Errorf("another's descriptor was closed: %v", err)
+	}
+}
+
 // A page that can't be had is an error of the batch, and the process lives.
 func TestFaultIsAnError(t *testing.T) {
 	fd, err := unix.MemfdCreate("shrinks", unix.MFD_CLOEXEC)

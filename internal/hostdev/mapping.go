@@ -128,6 +128,7 @@ func (m *mapping) unmap() error {
 	}
 	if m.remote != nil {
 		m.remote.close()
+		m.remote = nil // its descriptor's number may be another's by the next Close
 	}
 	return errors.Join(errs...)
 }
