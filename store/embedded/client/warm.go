@@ -10,8 +10,10 @@ import (
 const (
 	// warmStep is made ready between two looks whether to stop.
 	warmStep = 256 << 10
-	// warmPause is the wait for the master to allocate more.
-	warmPause = 50 * time.Millisecond
+	// warmPause is the wait for the master to allocate more. It grows to
+	// warmPauseMax, as the master may never get what it wants.
+	warmPause    = 50 * time.Millisecond
+	warmPauseMax = 5 * time.Second
 )
 
 // startWarmingLocked enters a segment's pages in the page table behind what the
@@ -42,7 +44,7 @@ func (s *segment) stopWarming() { s.cold() }
 func warm(mapping Mapping, at uint64, stop <-chan struct{}) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for pause := warmPause; ; pause = min(2*pause, warmPauseMax) {
 		select {
 		case <-stop:
 			return
@@ -60,10 +62,11 @@ func warm(mapping Mapping, at uint64, stop <-chan struct{}) {
 				return
 			}
 			at += n
+			pause = warmPause
 		}
 		if done {
 			return
 		}
-		timer.Reset(warmPause)
+		timer.Reset(pause)
 	}
 }

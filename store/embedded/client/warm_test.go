@@ -3,6 +3,8 @@ package client
 import (
 	"errors"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
@@ -80,4 +82,34 @@ func TestWarmEnds(t *testing.T) {
 	if m.ready != 0 {
 		t.Errorf("%d bytes are ready", m.ready)
 	}
+}
+
+// While the master allocates nothing more, which may last, it looks ever more
+// rarely.
+func TestWarmLooksRarelyWhereNothingComes(t *testing.T) {
+	m, master, layout := newFakeMemory(t)
+	if _, err := master.PrepareNext(); err != nil {
+		t.Fatal(err)
+	}
+	looks := &countedLooks{fakeMemory: m}
+	synctest.Test(t, func(t *testing.T) {
+		stop := make(chan struct{})
+		go warm(looks, layout.DataOffset, stop)
+		time.Sleep(time.Hour) // of the test's clock
+		close(stop)
+		synctest.Wait()
+		if most := int(time.Hour/warmPauseMax) + 20; looks.n > most {
+			t.Errorf("it looked %d times in an hour, want at most %d", looks.n, most)
+		}
+	})
+}
+
+type countedLooks struct {
+	*fakeMemory
+	n int
+}
+
+func (m *countedLooks) Bytes() []byte {
+	m.n++
+	return m.fakeMemory.Bytes()
 }
