@@ -6,6 +6,7 @@ engine whose user is in that group finds them there with nothing configured.
 Everybody else has a directory of their own, in which daemons are autostarted.
 """
 
+import hashlib
 import os
 import socket
 import stat
@@ -110,6 +111,22 @@ def lookup_base(directory: str, engines_own: str) -> str:
     return SYSTEM_DIR if is_system_dir(directory) else engines_own
 
 
-def private_lookup_path(path: str, engine_id: str) -> str:
-    """The engine's own path, asked for when the common one is taken."""
-    return f"{path}_engine_{engine_id[:8]}"
+def lookup_paths(path: str, engine_id: str, directory: str) -> list[str]:
+    """Lookup sockets in the order in which an engine asks for them.
+
+    The common one first, then the engine's own for when that is taken. The last is
+    in the runtime directory, for a daemon that runs in another container and makes
+    the others where this engine does not see them. A path that no socket can have,
+    since the machine's name is long, gives way to a digest of it.
+
+    Args:
+        path: the common one.
+        directory: the runtime directory.
+    """
+    engine = f"_engine_{engine_id[:8]}"
+    wanted = [path, path + engine]
+    if os.path.normpath(os.path.dirname(path)) != os.path.normpath(directory):
+        wanted.append(os.path.join(directory, os.path.basename(path) + engine))
+    short = f"lookup_{hashlib.sha256(os.fsencode(path)).hexdigest()[:16]}{engine}"
+    fitting = [p if len(os.fsencode(p)) <= MAX_SOCKET_PATH else os.path.join(os.path.dirname(p), short) for p in wanted]
+    return list(dict.fromkeys(fitting))

@@ -111,24 +111,35 @@ class Registrar:
             pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _register(self) -> tuple[Session, str]:
-        """A session on which lookupd has bound the engine's lookup socket, and the socket's path."""
-        wanted = [self._lookup_path, paths.private_lookup_path(self._lookup_path, self._engine_id)]
-        for last, path in enumerate(wanted):
-            session = open_session(self._socket_path, msg.ROLE_SCHEDULER, self._engine_id, self._epoch, _ANSWER_S)
+        """A session on which lookupd has bound a lookup socket that this process can see, and the socket's path."""
+        wanted = paths.lookup_paths(self._lookup_path, self._engine_id, os.path.dirname(self._socket_path))
+        for path in wanted:
             try:
-                answer = session.call(msg.Engine(self._spec, path, self._engine_id), (), _ANSWER_S)
-                if not isinstance(answer, msg.Registered):
-                    raise SessionError(f"expected registered, got {type(answer).__name__}")
-                return session, answer.lookup_path or path
+                session, bound = self._register_at(path)
             except SessionError as error:
-                session.close()
-                if error.code != msg.SOCKET_TAKEN or last:
+                if error.code != msg.SOCKET_TAKEN or path == wanted[-1]:
                     raise
-                logger.warning("%s belongs to another engine; using %s", path, wanted[1])
-            except BaseException:
-                session.close()
-                raise
-        raise AssertionError("unreachable")
+                logger.warning("%s belongs to another engine; using one of this engine's own", path)
+                continue
+            if os.path.exists(bound):
+                return session, bound
+            session.close()
+            logger.info("mooncake-lookupd and this engine have different %s", os.path.dirname(bound))
+        raise SessionError(
+            f"mooncake-lookupd has made {bound}, which this engine does not see: they need the same runtime directory"
+        )
+
+    def _register_at(self, path: str) -> tuple[Session, str]:
+        """The same for one path."""
+        session = open_session(self._socket_path, msg.ROLE_SCHEDULER, self._engine_id, self._epoch, _ANSWER_S)
+        try:
+            answer = session.call(msg.Engine(self._spec, path, self._engine_id), (), _ANSWER_S)
+            if not isinstance(answer, msg.Registered):
+                raise SessionError(f"expected registered, got {type(answer).__name__}")
+        except BaseException:
+            session.close()
+            raise
+        return session, answer.lookup_path or path
 
     def _serve(self, session: Session, path: str, warned: bool) -> bool:
         """Until the session ends or stop. Returns whether the user was told of an outage that is still on."""

@@ -117,7 +117,9 @@ class Fake:
                         self.send(conn, {"t": "error", "code": "socket_taken", "message": path + " is taken"})
                         return
                     bound = threading.Event()
-                    self.bind_lookup(path, message["namespace"], bound)
+                    # As a daemon does that has another file system there.
+                    unseen = os.path.exists(os.path.join(os.path.dirname(path), "unseen"))
+                    self.bind_lookup(path + ".there" if unseen else path, message["namespace"], bound)
                     self.send(conn, {"t": "registered", "namespace_digest": "fake", "lookup_path": path})
                 elif kind == "release":
                     self.stats["leases_released"] += message["reqs"]

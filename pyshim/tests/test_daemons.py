@@ -188,13 +188,13 @@ def test_the_lookup_path_is_the_in_tree_one():
 def register(runtime_dir):
     made = []
 
-    def start(prepare=lambda stop: None):
+    def start(prepare=lambda stop: None, directory=runtime_dir):
         client = LookupClient(2000, False)
         registrar = Registrar(
             client,
             make_geometry().spec,
             paths.lookupd_socket(runtime_dir),
-            os.path.join(runtime_dir, "lookup"),
+            os.path.join(directory, "lookup"),
             "0123456789abcdef",
             1,
             prepare,
@@ -255,6 +255,28 @@ def test_a_taken_socket_makes_it_ask_for_one_of_its_own(start_daemon, register, 
     registrar.first_attempt.wait(PATIENCE_S)
     assert client.up and client._endpoint.endswith("lookup_engine_01234567")
     assert "belongs to another engine" in caplog.text
+
+
+def test_a_daemon_in_another_container_makes_the_socket_in_the_runtime_directory(start_daemon, register, runtime_dir):
+    other = Path(runtime_dir, "tmp")
+    other.mkdir()
+    (other / "unseen").touch()
+    daemon = start_daemon()
+    client, registrar = register(directory=str(other))
+    registrar.first_attempt.wait(PATIENCE_S)
+    assert client.up and client._endpoint.endswith(f"{runtime_dir}/lookup_engine_01234567")
+    assert client.ask("a", 64, HASHES).tokens == 0 and daemon.stats()["lookups"] == 1
+
+
+def test_lookup_sockets_of_machines_with_long_names_fit():
+    for host in ("h", "h" * 45, "h" * 64):
+        common = paths.lookup_path(paths.SYSTEM_DIR, 0, 0, host)
+        for directory in (paths.SYSTEM_DIR, "/run/user/1000/mooncake-sidecar"):
+            wanted = paths.lookup_paths(common, "0123456789", directory)
+            assert all(len(path) <= paths.MAX_SOCKET_PATH for path in wanted)
+            assert len(set(wanted)) == len(wanted) >= 1
+            assert (wanted[0] == common) == (len(common) <= paths.MAX_SOCKET_PATH)
+            assert os.path.dirname(wanted[-1]) == directory
 
 
 def test_without_a_daemon_one_warning_and_misses(register, caplog):
