@@ -6,13 +6,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-
 ROOT = Path(__file__).resolve().parents[2]
 UPSTREAM = ROOT / "build" / "upstream" / "vllm-0.32.0"
 TABLE = ROOT / "docs" / "upstream-tests.md"
 HOW = ("unchanged", "compared", "rewritten", "not applicable")
 CASES = 363
-
 
 
 def rows():
