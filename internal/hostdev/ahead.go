@@ -18,6 +18,9 @@ const (
 	// aheadRun is made ready of a group at a time, over all its segments, so that
 	// the blocks that come first are whole first.
 	aheadRun = 4 << 20
+	// aheadRoom is left to those who use memory: what is made ready here is a wish,
+	// and the kernel kills who takes more than there is.
+	aheadRoom = 256 << 20
 	// loadPause is the wait between two looks whether a load goes on.
 	loadPause = 2 * time.Millisecond
 )
@@ -34,6 +37,7 @@ type ahead struct {
 	wake   chan struct{} // of capacity 1
 	stop   chan struct{}
 	loads  atomic.Int32 // batches under way, which go first
+	room   func() uint64
 
 	mu    sync.Mutex
 	reach []uint32 // by group: blocks below were used
@@ -48,8 +52,9 @@ type aheadGroup struct {
 	ready    uint32 // blocks below are ready
 }
 
-// newAhead returns nil when there is nothing to do: no region is mapped.
-func newAhead(m *mapping, blocks int) *ahead {
+// newAhead returns nil when there is nothing to do: no region is mapped. room
+// tells how much more memory may be used.
+func newAhead(m *mapping, blocks int, room func() uint64) *ahead {
 	total := 0
 	for i := range m.regions {
 		total += len(m.regions[i].data)
@@ -57,7 +62,7 @@ func newAhead(m *mapping, blocks int) *ahead {
 	if total == 0 {
 		return nil
 	}
-	a := &ahead{wake: make(chan struct{}, 1), stop: make(chan struct{}), reach: make([]uint32, len(m.groups))}
+	a := &ahead{wake: make(chan struct{}, 1), stop: make(chan struct{}), room: room, reach: make([]uint32, len(m.groups))}
 	share := min(aheadBytes, total/aheadShare) / len(m.groups)
 	for _, segments := range m.groups {
 		g := aheadGroup{blocks: uint32(blocks)}
@@ -113,6 +118,9 @@ func (a *ahead) catchUp() bool {
 			target := min(uint64(reach[i])+uint64(g.ahead), uint64(g.blocks))
 			if len(g.segments) == 0 || uint64(g.ready) >= target {
 				continue
+			}
+			if a.room() < aheadRoom {
+				return true // perhaps when the next block is used
 			}
 			end := min(g.ready+g.step, uint32(target))
 			for k := range g.segments {

@@ -43,11 +43,32 @@ func newAheadTest(t *testing.T) (m *mapping, present func() int64) {
 	}
 }
 
+func plenty() uint64 { return aheadRoom }
+
+// Where memory is short nothing is touched: a daemon in a small control group
+// would be killed for memory that the engine does not want yet. It goes on when
+// there is room.
+func TestAheadLeavesRoom(t *testing.T) {
+	m, present := newAheadTest(t)
+	left := uint64(aheadRoom - 1)
+	a := newAhead(m, 64, func() uint64 { return left })
+	before := present()
+	a.used(0, 9)
+	if !a.catchUp() || present() != before {
+		t.Errorf("%d pages are there, %d before", present(), before)
+	}
+	left = aheadRoom
+	a.used(0, 10)
+	if want := int64(2 * (11 + 32)); !a.catchUp() || present() != want {
+		t.Errorf("%d pages are there with room, want %d", present(), want)
+	}
+}
+
 // Half of the cache is ready ahead of the blocks in use, in every layer, and
 // not more: the rest of the memory stays free until it is wanted.
 func TestAheadStaysAheadOfTheBlocksInUse(t *testing.T) {
 	m, present := newAheadTest(t)
-	a := newAhead(m, 64)
+	a := newAhead(m, 64, plenty)
 	for _, step := range []struct {
 		used uint32
 		want int64
@@ -65,7 +86,7 @@ func TestAheadStaysAheadOfTheBlocksInUse(t *testing.T) {
 // Told to stop, it touches nothing more.
 func TestAheadStops(t *testing.T) {
 	m, present := newAheadTest(t)
-	a := newAhead(m, 64)
+	a := newAhead(m, 64, plenty)
 	close(a.stop)
 	before := present()
 	a.run()
@@ -78,7 +99,7 @@ func TestAheadStops(t *testing.T) {
 func TestAheadWaitsForLoads(t *testing.T) {
 	m, present := newAheadTest(t)
 	synctest.Test(t, func(t *testing.T) {
-		a := newAhead(m, 64)
+		a := newAhead(m, 64, plenty)
 		before := present()
 		a.loads.Add(1)
 		go a.run()
@@ -97,7 +118,7 @@ func TestAheadWaitsForLoads(t *testing.T) {
 
 // There is nothing to make ready in another process' private memory.
 func TestAheadNeedsAMapping(t *testing.T) {
-	if newAhead(&mapping{regions: []region{{address: 4096}}, groups: [][]segment{nil}}, 8) != nil {
+	if newAhead(&mapping{regions: []region{{address: 4096}}, groups: [][]segment{nil}}, 8, plenty) != nil {
 		t.Error("it would run")
 	}
 }

@@ -59,7 +59,7 @@ func (m *mapping) start(background func(work func()), blocks int) {
 		})
 	})
 	if hasOneNode() {
-		m.ahead = newAhead(m, blocks)
+		m.ahead = newAhead(m, blocks, room)
 	}
 	if m.ahead != nil {
 		m.batches.Go(func() { background(m.ahead.run) })
