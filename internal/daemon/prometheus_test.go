@@ -11,8 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"gopkg.in/yaml.v3"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 )
@@ -51,8 +54,9 @@ func freeAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// prometheus runs a server that scrapes the addresses, and returns its own.
-func prometheus(t *testing.T, targets ...string) string {
+// prometheus runs a server with features that scrapes the addresses, and returns
+// its own.
+func prometheus(t *testing.T, features string, targets ...string) string {
 	t.Helper()
 	dir, address := t.TempDir(), freeAddress(t)
 	settings := fmt.Sprintf("global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs:\n  - {job_name: mooncake, static_configs: [{targets: [%s]}]}\n", strings.Join(targets, ", "))
@@ -62,7 +66,7 @@ func prometheus(t *testing.T, targets ...string) string {
 	}
 	var log bytes.Buffer
 	server := exec.Command(prometheusTool(t, "prometheus"), "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address, "--enable-feature=native-histograms", "--log.level=warn")
+		"--web.listen-address="+address, "--enable-feature="+features, "--log.level=warn")
 	server.Stdout, server.Stderr = &log, &log
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
@@ -115,7 +119,8 @@ func TestPrometheusScrapes(t *testing.T) {
 		t.Errorf("hit %d in an empty store", got)
 	}
 
-	address := prometheus(t, lookupd.HTTPListen, worker.HTTPListen)
+	address := prometheus(t, "native-histograms", lookupd.HTTPListen, worker.HTTPListen)
+	classic := prometheus(t, "", lookupd.HTTPListen, worker.HTTPListen)
 	for expression, want := range map[string]string{
 		`sum(up{job="mooncake"})`:                                                    "2",
 		`count(mooncake_sidecar_build_info)`:                                         "2",
@@ -130,6 +135,60 @@ func TestPrometheusScrapes(t *testing.T) {
 	} {
 		until(t, expression+" is "+want, func() bool { return query(t, address, expression) == want })
 	}
+	quantiles := quantileQueries(t)
+	if len(quantiles) < 9 {
+		t.Errorf("only %d quantiles in dashboard and alerts", len(quantiles))
+	}
+	for _, expression := range quantiles {
+		for kind, server := range map[string]string{"native": address, "classic": classic} {
+			until(t, kind+": "+expression, func() bool { return query(t, server, "count("+expression+")") == "1" })
+		}
+	}
+}
+
+var (
+	rateOf     = regexp.MustCompile(`rate\(([^\[]+)\[[^\]]+\]\)`)
+	comparison = regexp.MustCompile(`\s*>\s*[0-9.]+\s*$`)
+)
+
+// quantileQueries are those of the dashboard and the alerts, of the counts since
+// the start instead of rates, and without limits.
+func quantileQueries(t *testing.T) (all []string) {
+	t.Helper()
+	var board struct {
+		Panels []struct{ Targets []struct{ Expr string } }
+	}
+	var alerts struct {
+		Groups []struct{ Rules []struct{ Expr string } }
+	}
+	read := func(name string, decode func([]byte, any) error, into any) {
+		data, err := os.ReadFile(filepath.Join("..", "..", "deploy", name))
+		if err == nil {
+			err = decode(data, into)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	read("grafana/mooncake-sidecar.json", json.Unmarshal, &board)
+	read("prometheus/alerts.yml", yaml.Unmarshal, &alerts)
+	keep := func(expression string) {
+		if strings.Contains(expression, "histogram_quantile") {
+			expression = strings.ReplaceAll(expression, "$instance", ".*")
+			all = append(all, comparison.ReplaceAllString(rateOf.ReplaceAllString(expression, "$1"), ""))
+		}
+	}
+	for _, p := range board.Panels {
+		for _, target := range p.Targets {
+			keep(target.Expr)
+		}
+	}
+	for _, g := range alerts.Groups {
+		for _, rule := range g.Rules {
+			keep(rule.Expr)
+		}
+	}
+	return all
 }
 
 // promtool finds nothing to say about what the daemons show.
