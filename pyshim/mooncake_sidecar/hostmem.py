@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mooncake_sidecar.board import sealed_memfd
+from mooncake_sidecar.resident import make_resident
 
 logger = logging.getLogger("vllm.mooncake_sidecar.hostmem")
 
@@ -91,10 +92,11 @@ class MemfdAllocation(AbstractContextManager["MemfdAllocation"]):
         fd = sealed_memfd("mooncake-sidecar-kv", size)
         try:
             mapping = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            # The tensor holds the mapping; a memfd starts as zeros.
+            tensor = torch.frombuffer(mapping, dtype=torch.int8)
+            make_resident(tensor.data_ptr(), size)
         except (OSError, ValueError) as error:
             os.close(fd)
             raise OSError(str(error)) from error
-        # The tensor holds the mapping; a memfd starts as zeros.
-        tensor = torch.frombuffer(mapping, dtype=torch.int8)
         self.regions.append(HostRegion(fd, tensor.data_ptr(), size))
         return tensor

@@ -1,5 +1,8 @@
 """Namespace, layout and shared host memory, on vLLM's own types."""
 
+import ctypes
+import errno
+import mmap
 import os
 from types import SimpleNamespace
 
@@ -22,7 +25,7 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.worker.utils import allocate_kv_cache
 
-from mooncake_sidecar import layout, namespace
+from mooncake_sidecar import hostmem, layout, namespace, resident
 from mooncake_sidecar.hostmem import MemfdAllocation
 from mooncake_sidecar.registration import describe
 
@@ -183,6 +186,55 @@ def test_private_memory_is_reached_by_address():
     assert [(s.group, s.offset) for s in memory.segments] == [
         (g, i * FULL.page_size_bytes * BLOCKS) for g in (0, 1) for i in (0, 1)
     ]
+
+
+# ---- resident ----
+
+
+def test_kv_memory_is_there_before_it_is_used():
+    size = 3 << 20
+    with MemfdAllocation({size}) as allocation:
+        tensor = torch.zeros(size, dtype=torch.int8)
+    assert os.fstat(allocation.regions[0].fd).st_blocks * 512 >= size
+    assert not tensor.any()
+    allocation.close()
+
+
+def test_making_resident_keeps_what_was_written():
+    with mmap.mmap(-1, 2 << 20, mmap.MAP_SHARED) as memory:
+        memory[5:8] = b"abc"
+        view = ctypes.c_char.from_buffer(memory)
+        assert resident.make_resident(ctypes.addressof(view), len(memory))
+        assert memory[:9] == bytes(5) + b"abc" + bytes(1)
+        del view
+
+
+def test_an_old_kernel_leaves_the_pages_to_their_use(monkeypatch):
+    monkeypatch.setattr(resident, "_MADV_POPULATE_WRITE", 999)
+    with mmap.mmap(-1, 1 << 20, mmap.MAP_SHARED) as memory:
+        view = ctypes.c_char.from_buffer(memory)
+        assert not resident.make_resident(ctypes.addressof(view), len(memory))
+        del view
+
+
+def test_memory_that_cannot_be_had_is_allocated_privately(monkeypatch, caplog):
+    def none_left(address, size):
+        raise OSError(errno.ENOMEM, "none left")
+
+    monkeypatch.setattr(hostmem, "make_resident", none_left)
+    with MemfdAllocation({1 << 20}) as allocation:
+        tensor = torch.zeros(1 << 20, dtype=torch.int8)
+    assert allocation.regions == [] and tensor.numel() == 1 << 20
+    assert "none left" in caplog.text
+
+
+def test_a_range_that_is_not_mapped_is_no_success():
+    with mmap.mmap(-1, 1 << 20, mmap.MAP_SHARED) as memory:
+        view = ctypes.c_char.from_buffer(memory)
+        address = ctypes.addressof(view)
+        del view
+        with pytest.raises(OSError, match="memory"):
+            resident.make_resident(address, 1 << 40)
 
 
 # ---- namespace ----
