@@ -1,5 +1,6 @@
 """The units under a real systemd, as process 1 of a container."""
 
+import json
 import pathlib
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from conftest import REPOSITORY, run
 UNITS = REPOSITORY / "deploy" / "systemd"
 LOOKUPD, WORKER = "mooncake-lookupd.service", "mooncake-worker@host-0.service"
 PATIENCE_S = 90
+CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
 
 class System:
@@ -55,6 +57,12 @@ def system(new_root):
     shutil.copy(UNITS / "mooncake-sidecar.tmpfiles", new_root / "usr/lib/tmpfiles.d/mooncake-sidecar.conf")
     (new_root / "etc/default/mooncake-sidecar").write_text("MOONCAKE_SIDECAR_STORE_BYTES=64MiB\n")
     run("chroot", new_root, "systemd-sysusers")
+    # Whoever runs an engine, and somebody else.
+    for user in ("engine", "stranger"):
+        if user not in (new_root / "etc/passwd").read_text():
+            run("chroot", new_root, "useradd", "--create-home", user)
+    run("chroot", new_root, "usermod", "-aG", "mooncake-sidecar", "engine")
+    shutil.copy(pathlib.Path(__file__).with_name("ask.py"), new_root / "opt/mooncake/ask.py")
     run("chroot", new_root, "systemctl", "enable", "mooncake-lookupd.socket", LOOKUPD, "mooncake-worker@host-0.socket", WORKER)
     booted = System(new_root)
     yield booted
@@ -77,6 +85,23 @@ def test_units_start_and_are_ready(system):
     assert "store ready" in system.ask("mooncake-worker", "--runtime-dir", "/run/mooncake-sidecar", "status")
 
 
+def test_an_engine_of_the_group_looks_up_and_a_stranger_does_not(system):
+    system.until("both units", active(system, LOOKUPD, WORKER))
+    system.until("the store's memory", lambda: system.show(LOOKUPD, "StatusText") == "store of 64MiB")
+    ask = ("/opt/mooncake/bin/python", "-I", "/opt/mooncake/ask.py")
+    told = system.ask("runuser", "-u", "engine", "--", *ask)
+    answer = json.loads(told.splitlines()[-1])
+    told += "\n" + system.ask("journalctl", "-u", LOOKUPD, "-o", "cat", "-n", "20")
+    assert answer["directory"] == "/run/mooncake-sidecar" == str(pathlib.Path(answer["path"]).parent), told
+    assert answer["up"] and answer["asked"] == 1 and answer["unanswered"] == 0, told
+    for name in ("lookupd.sock", "admin-lookupd.sock", "store.sock"):
+        refused = system.ask("runuser", "-u", "stranger", "--", "python3", "-c", CONNECT, f"/run/mooncake-sidecar/{name}")
+        assert "PermissionError" in refused, refused
+    for name in ("admin-lookupd.sock", "store.sock"):
+        refused = system.ask("runuser", "-u", "engine", "--", "python3", "-c", CONNECT, f"/run/mooncake-sidecar/{name}")
+        assert "PermissionError" in refused, refused
+
+
 def test_a_killed_lookupd_gets_its_segment_back_without_workers(system):
     system.until("both units", active(system, LOOKUPD, WORKER))
     system.ask("systemctl", "stop", "mooncake-worker@host-0.socket", WORKER)
@@ -86,6 +111,23 @@ def test_a_killed_lookupd_gets_its_segment_back_without_workers(system):
     system.until("lookupd", active(system, LOOKUPD))
     assert "store recovered" in system.ask("journalctl", "-u", LOOKUPD, "-o", "cat")
     assert system.show(LOOKUPD, "NFileDescriptorStore") == "1"
+    system.ask("systemctl", "start", "mooncake-worker@host-0.socket", WORKER)
+
+
+def test_restart_keeps_the_segment_without_workers_and_stop_gives_it_back(system):
+    def segment() -> str:
+        lines = system.ask("journalctl", "-u", LOOKUPD, "-o", "cat").splitlines()
+        return next(line for line in reversed(lines) if "msg=\"store " in line)
+
+    system.until("both units", active(system, LOOKUPD, WORKER))
+    system.ask("systemctl", "stop", "mooncake-worker@host-0.socket", WORKER)
+    system.ask("systemctl", "restart", LOOKUPD)
+    system.until("lookupd", active(system, LOOKUPD))
+    assert "store recovered" in segment()
+    system.ask("systemctl", "stop", "mooncake-lookupd.socket", LOOKUPD)
+    system.ask("systemctl", "start", "mooncake-lookupd.socket", LOOKUPD)
+    system.until("lookupd", active(system, LOOKUPD))
+    assert "store created" in segment()
     system.ask("systemctl", "start", "mooncake-worker@host-0.socket", WORKER)
 
 
