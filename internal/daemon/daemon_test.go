@@ -364,7 +364,7 @@ func TestVotes(t *testing.T) {
 // allocated when it returns. The session ends with the test.
 func readyStore(t *testing.T, dir string) *client.Client {
 	t.Helper()
-	chunks, closeStore, err := connectStore(dir, quiet)
+	chunks, closeStore, err := connectStore(dir, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

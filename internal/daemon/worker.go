@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -59,8 +60,9 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	}
 	defer ops.close() //nolint:contextcheck // ctx is over by then
 
+	background, cores := new(proc.Background), runtime.GOMAXPROCS(0) // background work will add to these
 	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
-	chunks, closeStore, err := connectStore(dir, log)
+	chunks, closeStore, err := connectStore(dir, background.Run, log)
 	if err != nil {
 		return err
 	}
@@ -78,7 +80,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	server, err := worker.New(worker.Config{
 		Store:         chunks,
 		StoreReady:    chunks.Ready,
-		Devices:       map[string]worker.Device{"host": hostdev.Device{Background: proc.RunInBackground}},
+		Devices:       map[string]worker.Device{"host": hostdev.Device{Background: background.Run, Cores: cores}},
 		MapBoard:      mapBoard,
 		KeptSegments:  keptBy(chunks),
 		OnSessions:    idle.sessions,
@@ -134,7 +136,7 @@ func keptBy(chunks *client.Client) func(func([]connector.SegmentInfo, []int) err
 
 // connectStore starts the store's client. close ends it; no call may be under
 // way then.
-func connectStore(dir string, log *slog.Logger) (chunks *client.Client, closeStore func() error, err error) {
+func connectStore(dir string, background func(work func()), log *slog.Logger) (chunks *client.Client, closeStore func() error, err error) {
 	rpc, err := dialStore(dir)
 	if err != nil {
 		return nil, nil, err
@@ -143,7 +145,7 @@ func connectStore(dir string, log *slog.Logger) (chunks *client.Client, closeSto
 	_, _ = rand.Read(id[:]) // it never fails
 	chunks = client.New(client.Config{
 		Edge: storeEdge{dir}, RPC: rpc, ID: binary.NativeEndian.Uint64(id[:]) | 1, PID: os.Getpid(), Version: version.Version, Log: log,
-		Background: proc.RunInBackground,
+		Background: background,
 	})
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup

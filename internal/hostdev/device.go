@@ -1,6 +1,7 @@
 package hostdev
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -26,6 +27,8 @@ type Device struct {
 	// Background runs work that nobody waits for, at a low priority; nil: like any
 	// other.
 	Background func(work func())
+	// Cores bounds the cores that a load's batch uses; 0: as many as Go uses.
+	Cores int
 }
 
 var _ worker.Device = Device{}
@@ -33,7 +36,7 @@ var _ worker.Device = Device{}
 // Map implements worker.Device.
 func (d Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
 	defer closeAll(fds)
-	m := &mapping{groups: make([][]segment, len(reg.Namespace.Groups)), lanes: min(runtime.GOMAXPROCS(0), maxLanes)}
+	m := &mapping{groups: make([][]segment, len(reg.Namespace.Groups)), lanes: min(cmp.Or(d.Cores, runtime.GOMAXPROCS(0)), maxLanes)}
 	if err := m.open(pid, reg, fds); err != nil {
 		_ = m.unmap() // the error that matters is err
 		return nil, err

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"runtime"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -14,11 +15,23 @@ const BackgroundNice = 10
 // lowestNice is the kernel's.
 const lowestNice = 19
 
-// RunInBackground runs work on a thread of its own whose priority is lowered by
+// Background runs work that nobody waits for. The zero value works; a process has
+// one.
+type Background struct {
+	mu sync.Mutex // makes a change of the number of processors one step
+}
+
+// Run runs work on a thread of its own whose priority is lowered by
 // BackgroundNice, and returns when work does. The caller keeps its priority; the
 // thread ends with the work, as an unprivileged thread can't raise its priority
 // again.
-func RunInBackground(work func()) {
+//
+// The thread brings a processor of its own to those that Go shares out
+// (GOMAXPROCS): it keeps the one it is on while the kernel gives the core to
+// others, and goroutines of normal priority would wait for that.
+func (b *Background) Run(work func()) {
+	b.addProcessors(1)
+	defer b.addProcessors(-1)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -31,4 +44,10 @@ func RunInBackground(work func()) {
 		work()
 	}()
 	<-done
+}
+
+func (b *Background) addProcessors(n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	runtime.GOMAXPROCS(runtime.GOMAXPROCS(0) + n)
 }

@@ -10,7 +10,7 @@ import (
 
 // Only the work runs at another priority: not its caller, what it starts, or any
 // goroutine that comes to run later.
-func TestRunInBackgroundLowersTheWorkAlone(t *testing.T) {
+func TestBackgroundLowersTheWorkAlone(t *testing.T) {
 	nice := func() int {
 		kernel, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid())
 		if err != nil {
@@ -23,11 +23,12 @@ func TestRunInBackgroundLowersTheWorkAlone(t *testing.T) {
 	if want == before {
 		t.Skip("the priority is the lowest already")
 	}
+	var background Background
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
 			var inside, beside int
-			RunInBackground(func() {
+			background.Run(func() {
 				inside = nice()
 				started := make(chan struct{})
 				go func() {
@@ -60,4 +61,32 @@ func TestRunInBackgroundLowersTheWorkAlone(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Background work takes no processor from other goroutines, however much of it
+// there is, and leaves none behind.
+func TestBackgroundBringsItsProcessors(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	var background Background
+	var all, begun sync.WaitGroup
+	release := make(chan struct{})
+	const works = 5
+	begun.Add(works)
+	for range works {
+		all.Go(func() {
+			background.Run(func() {
+				begun.Done()
+				<-release
+			})
+		})
+	}
+	begun.Wait()
+	if got := runtime.GOMAXPROCS(0); got != before+works {
+		t.Errorf("%d processors beside %d works, want %d", got, works, before+works)
+	}
+	close(release)
+	all.Wait()
+	if got := runtime.GOMAXPROCS(0); got != before {
+		t.Errorf("%d processors afterwards, want %d", got, before)
+	}
 }
