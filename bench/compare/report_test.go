@@ -32,6 +32,13 @@ func TestTargets(t *testing.T) {
 	if w := report.Targets[0]; !close(w.Value, 2) || !close(w.Limit, 3) || !w.Met || !close(w.Excess.Value, -1) {
 		t.Errorf("warm: %+v", w)
 	}
+	spoilt := known()
+	seen := spoilt[0].Seen[Ours]
+	seen.Wrong = "token 0"
+	spoilt[0].Seen[Ours] = seen
+	if NewReport(Machine{}, options, spoilt).Targets[0].Met {
+		t.Error("wrong outputs meet a target")
+	}
 	// The better peer's 1.01 is less than 1.03.
 	if c := report.Targets[1]; !close(c.Value, 1.02) || !close(c.Limit, 1.01) || c.Met {
 		t.Errorf("cold: %+v", c)

@@ -15,6 +15,8 @@ const (
 	maxSocketPath = 107
 	// longestSocket is the longest name of ours in the runtime directory.
 	longestSocket = len("/admin-worker-cuda-9999.sock")
+	// systemDir is where engines take daemons of another user for the system's.
+	systemDir = "/run/mooncake-sidecar"
 )
 
 func runtimeDir(_ context.Context, s *System, c *Settings) []Finding {
@@ -34,7 +36,7 @@ func runtimeDir(_ context.Context, s *System, c *Settings) []Finding {
 	case owner.Mode.Perm()&0o027 != 0:
 		return found(Failure, fmt.Sprintf("has mode %04o: others may enter, or the group may write, so daemons and engines refuse it", owner.Mode.Perm()), where,
 			"chmod 700 "+where+", or 750 for daemons with group_access")
-	case owner.UID != s.UID && owner.Mode.Perm()&0o050 == 0o050:
+	case owner.UID != s.UID && owner.Mode.Perm()&0o050 == 0o050 && (owner.UID == 0 || path.Clean(where) == systemDir):
 		return found(Info, fmt.Sprintf("belongs to user %d, whose daemons with group_access can be used by members of its group", owner.UID), where, "add the engine's user to the group")
 	case owner.UID != s.UID:
 		return found(Failure, fmt.Sprintf("belongs to user %d, you are %d; daemons and engines refuse it", owner.UID, s.UID), where,
