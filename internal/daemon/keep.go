@@ -28,6 +28,7 @@ func (s *supervision) fromManager(log *slog.Logger) []kept {
 			log.Warn("what the service manager kept is no segment", "name", file.Name(), "error", err)
 			s.Drop(file.Name())
 		} else {
+			k.name = file.Name()
 			out = append(out, k)
 		}
 		_ = file.Close() // k has a descriptor of its own
@@ -44,8 +45,10 @@ func identify(file *os.File) (kept, error) {
 		return kept{}, err
 	}
 	header := make([]byte, headerBytes)
-	if n, err := unix.Pread(fd, header, 0); err != nil || n < headerBytes {
-		return kept{}, fmt.Errorf("read its header: %d bytes, %w", n, err)
+	if n, err := unix.Pread(fd, header, 0); err != nil {
+		return kept{}, fmt.Errorf("read its header: %w", err)
+	} else if n < headerBytes {
+		return kept{}, fmt.Errorf("read its header: it has %d bytes", n)
 	}
 	layout, err := embedded.ReadLayout(header, uint64(stat.Size))
 	if err != nil {
@@ -59,13 +62,14 @@ func identify(file *os.File) (kept, error) {
 	return kept{info: info, fd: own}, nil
 }
 
-// keep hands the segment in use to the manager, and makes it forget those that
-// could not be used.
-func (s *supervision) keep(uuid string, fd int, unused []string) {
-	s.Keep(keptPrefix+uuid, fd)
-	for _, other := range unused {
-		if other != uuid {
-			s.Drop(keptPrefix + other)
+// keep hands the segment in use to the manager, and makes it forget whatever else
+// it had, by the names under which it had them.
+func (s *supervision) keep(uuid string, fd int, had []string) {
+	name := keptPrefix + uuid
+	s.Keep(name, fd)
+	for _, other := range had {
+		if other != name {
+			s.Drop(other)
 		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
 // asDaemon is set in the environment of a process of this test binary that is to
@@ -188,10 +189,12 @@ func TestTheServiceManagerKeepsTheSegment(t *testing.T) {
 	})
 	m.kill() // nobody but the manager has the segment now
 
-	m.kept["segment-0123"] = m.socket // no segment: to be forgotten
+	// What can't be used is to be forgotten: no segment, the beginning of one, and
+	// one that could be cut short under us, under a name that is not its own.
+	m.kept["segment-0123"], m.kept["segment-4567"], m.kept["segment-89ab"] = m.socket, memoryFile(t, 64), unsealedSegment(t)
 	m.start(0)
 	m.hear("READY=1")
-	if _, still := m.kept["segment-0123"]; still || len(m.kept) != 1 {
+	if len(m.kept) != 1 {
 		t.Errorf("kept are %v, want the one segment; said was %q", m.kept, m.said)
 	}
 	path := filepath.Join(dir, "lookup")
@@ -200,6 +203,44 @@ func TestTheServiceManagerKeepsTheSegment(t *testing.T) {
 		t.Errorf("after a restart without workers %d tokens are hit, want 32", got)
 	}
 }
+
+// memoryFile is a file of that size, all zero.
+func memoryFile(t *testing.T, bytes int64) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "test")
+	t.Cleanup(func() { _ = file.Close() })
+	if err := file.Truncate(bytes); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// unsealedSegment has all that a segment has but the seals.
+func unsealedSegment(t *testing.T) *os.File {
+	t.Helper()
+	layout, err := embedded.NewLayout([16]byte{0x89}, 16<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := memoryFile(t, int64(layout.FileBytes))
+	memory := unsealed(make([]byte, layout.FileBytes))
+	if _, err := embedded.Create(memory, layout, embedded.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.WriteAt(memory, 0); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+type unsealed []byte
+
+func (u unsealed) Bytes() []byte           { return u }
+func (unsealed) Prepare(_, _ uint64) error { return nil }
 
 func TestWatchdogIsFedByTheLoops(t *testing.T) {
 	for _, c := range []struct{ what, socket string }{{"lookupd", config.LookupdSocket}, {"worker", config.WorkerSocket("host-0")}} {

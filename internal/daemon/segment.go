@@ -35,7 +35,7 @@ func openStore(ctx context.Context, dir string, bytes uint64, sup *supervision, 
 	known := sup.fromManager(log)
 	names := make([]string, 0, len(known))
 	for i := range known {
-		names = append(names, known[i].info.UUID)
+		names = append(names, known[i].name)
 	}
 	master, segment, err := adoptOrCreate(byVotes(append(known, keptSegments(ctx, dir, log)...)), bytes, log)
 	if err != nil {
@@ -101,8 +101,9 @@ func newStore(bytes uint64, opts embedded.Options) (*embedded.Master, *shm.Segme
 // kept is a segment that a worker or the service manager has kept alive.
 type kept struct {
 	info  connector.SegmentInfo
-	fd    int // -1 once taken
-	votes int // of those that have it
+	fd    int    // -1 once taken
+	votes int    // of those that have it
+	name  string // the service manager's, if it is from there
 }
 
 func (k *kept) take() int {

@@ -82,10 +82,11 @@ func (m *mapping) open(pid int, reg *connector.Register, fds []int) error {
 	}
 	copiers := copiers{}
 	for _, s := range reg.Segments {
-		bytes := int(s.Bytes)
-		m.groups[s.Group] = append(m.groups[s.Group], segment{
-			region: &m.regions[s.Region], offset: s.Offset, stride: s.BlockStride, bytes: bytes, copier: copiers.of(bytes),
-		})
+		piece := segment{region: &m.regions[s.Region], offset: s.Offset, stride: s.BlockStride, bytes: int(s.Bytes)}
+		if piece.region.mapped != nil {
+			piece.copier = copiers.of(piece.bytes)
+		}
+		m.groups[s.Group] = append(m.groups[s.Group], piece)
 	}
 	return nil
 }
