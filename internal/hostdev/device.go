@@ -45,7 +45,7 @@ func (d Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping
 	if background == nil {
 		background = func(work func()) { work() }
 	}
-	m.start(background, reg.NumBlocks)
+	m.start(background)
 	return m, nil
 }
 
@@ -63,7 +63,7 @@ func (m *mapping) open(pid int, reg *connector.Register, fds []int) error {
 			if err != nil {
 				return fmt.Errorf("%w %d: %w", ErrRegion, i, err)
 			}
-			m.regions = append(m.regions, region{mapped: mapped, data: mapped.Data()})
+			m.regions = append(m.regions, region{mapped: mapped, whole: shm.IsWhole(fds[r.FD], r.Bytes), data: mapped.Data()})
 		case KindProcessVM:
 			if m.remote == nil {
 				remote, err := openProcess(pid)

@@ -19,6 +19,7 @@ var errClosed = errors.New("the mapping is closed")
 // region is one allocation of KV memory.
 type region struct {
 	mapped  *shm.Mapping // nil for process_vm
+	whole   bool         // every page is there already
 	data    []byte
 	address uint64 // process_vm
 }
@@ -49,7 +50,7 @@ type mapping struct {
 // start begins what goes on beside the copies, on threads of low priority:
 // stores, which nobody waits for, and making memory ready. Stores have one
 // thread, so that they never take more than one core.
-func (m *mapping) start(background func(work func()), blocks int) {
+func (m *mapping) start(background func(work func())) {
 	m.stores = make(chan func(), queuedStores)
 	m.batches.Go(func() {
 		background(func() {
@@ -58,9 +59,7 @@ func (m *mapping) start(background func(work func()), blocks int) {
 			}
 		})
 	})
-	if hasOneNode() {
-		m.ahead = newAhead(m, blocks, room)
-	}
+	m.ahead = newAhead(m.regions)
 	if m.ahead != nil {
 		m.batches.Go(func() { background(m.ahead.run) })
 	}
@@ -138,11 +137,6 @@ func (m *mapping) unmap() error {
 func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy) error {
 	if m.remote != nil && !m.remote.alive() {
 		return fmt.Errorf("copy: %w", errGone)
-	}
-	if m.ahead != nil {
-		for i := range batch {
-			m.ahead.used(batch[i].Group, batch[i].BlockID)
-		}
 	}
 	if m.ahead != nil && direction == worker.Load {
 		m.ahead.loads.Add(1)

@@ -69,6 +69,13 @@ func retry(call func() error) error {
 	}
 }
 
+// IsWhole reports whether every page of a memory file is there, so that entering
+// them in a page table takes no memory.
+func IsWhole(fd int, bytes uint64) bool {
+	var stat unix.Stat_t
+	return unix.Fstat(fd, &stat) == nil && uint64(stat.Blocks)*512 >= bytes
+}
+
 // Check reports why a peer's descriptor can't be mapped safely.
 func Check(fd int, bytes uint64) error {
 	var stat unix.Stat_t
