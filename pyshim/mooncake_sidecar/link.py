@@ -85,6 +85,8 @@ class Link:
         self._outgoing: deque[memoryview] = deque()
         self._outgoing_bytes = 0
         self._ended_at = 0.0
+        self._ours = session.welcome.autostarted
+        """An engine started the daemon, so this one may kill it."""
         self._killed = False
         self._dead = False
         self._look_at = 0.0
@@ -303,19 +305,20 @@ class Link:
                 self._settle(entry, msg.STATUS_FAILED, b"", now)
             return
         oldest = next(iter(self._unfenced.values())).cancelled_at
-        if self._session.welcome.autostarted and not self._killed and now - oldest >= self._limits.kill_after_s:
-            self._killed = True
-            logger.error(
-                "mooncake-worker (pid %d) left a cancel unanswered for %.1f s: killing it; a new one will be started",
-                self._session.pid,
-                now - oldest,
-            )
-            kill_process(pidfd)
-        elif not self._session.welcome.autostarted and not self._stuck and now - oldest >= _STUCK_AFTER_S:
+        if self._ours and not self._killed and now - oldest >= self._limits.kill_after_s:
+            # Root's daemon, autostarted by an engine of root's in this directory, can't be killed by other users.
+            self._ours = self._killed = kill_process(pidfd)
+            if self._killed:
+                logger.error(
+                    "mooncake-worker (pid %d) left a cancel unanswered for %.1f s: killing it; a new one will be started",
+                    self._session.pid,
+                    now - oldest,
+                )
+        elif not self._ours and not self._stuck and now - oldest >= _STUCK_AFTER_S:
             self._stuck = True
             logger.error(
                 "mooncake-worker (pid %d) has left %d cancelled job(s) unanswered for %.0f s. Their blocks "
-                "and requests wait until it answers or ends. This engine did not start it: look after it or restart it",
+                "and requests wait until it answers or ends. This engine can't kill it: look after it or restart it",
                 self._session.pid,
                 len(self._unfenced),
                 now - oldest,

@@ -175,10 +175,14 @@ def process_ended(pidfd: int) -> bool:
     return bool(poller.poll(0))
 
 
-def kill_process(pidfd: int) -> None:
-    """SIGKILL the process behind a pidfd; one that has ended is no error."""
-    with contextlib.suppress(ProcessLookupError):
-        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+def kill_process(pidfd: int) -> bool:
+    """SIGKILL the process behind a pidfd; one that has ended is no error. False: the kernel does not allow it."""
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except OSError:  # another user's, or a sandbox
+        return False
+    return True
 
 
 def _left(deadline: float) -> float:

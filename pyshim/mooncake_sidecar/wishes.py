@@ -7,6 +7,7 @@ true`` stores nothing of the request. Other keys are other connectors'.
 """
 
 import logging
+import reprlib
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +26,7 @@ def parse(params: Any) -> tuple[msg.Controls | None, list[str]]:
     if not params:
         return None, []
     if not isinstance(params, Mapping):
-        return None, [f"kv_transfer_params is {params!r:.100}; write an object"]
+        return None, [f"kv_transfer_params is {_shown(params)}; write an object"]
     wrong, found = [], {}
     for name in ("max_load_tokens", "max_offload_tokens"):
         value = params.get(name)
@@ -33,13 +34,23 @@ def parse(params: Any) -> tuple[msg.Controls | None, list[str]]:
             if value < MAX_TOKENS:
                 found[name] = value
         elif value is not None:
-            wrong.append(f"{name} is {value!r:.100}; write a whole number of tokens, 0 or more")
+            wrong.append(f"{name} is {_shown(value)}; write a whole number of tokens, 0 or more")
     skip = params.get("skip_save")
     if skip is True:
         found["max_offload_tokens"] = 0
     elif skip is not None and skip is not False:
-        wrong.append(f"skip_save is {skip!r:.100}; write true or false")
+        wrong.append(f"skip_save is {_shown(skip)}; write true or false")
     return (msg.Controls(**found) if found else None), wrong
+
+
+def _shown(value: Any) -> str:
+    """A client's value for the log, in time that does not depend on its size."""
+    if type(value) is int and value.bit_length() > 128:  # Python writes no integer of over 4300 digits
+        return "a huge number"
+    try:
+        return reprlib.repr(value)[:100]
+    except (ValueError, RecursionError):  # such a number inside
+        return f"a {type(value).__name__}"
 
 
 class WishReader:

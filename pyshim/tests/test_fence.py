@@ -270,6 +270,26 @@ def test_a_stopped_daemon_of_ours_is_killed_and_only_then_reported(start_daemon,
     assert daemon.process.wait(5) == -9
 
 
+def test_an_autostarted_daemon_that_may_not_be_killed_is_waited_for(start_daemon, make_rank, monkeypatch, caplog):
+    """An engine of root's started it in this directory: the kernel refuses, and the step goes on."""
+    daemon, rank = start_daemon("--autostarted"), make_rank()
+    stored(rank)
+    daemon.stop()
+
+    def refuse(pidfd, number):
+        raise PermissionError(1, "Operation not permitted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("signal.pidfd_send_signal", refuse)
+        rank.load(Request("second", 3), [7, 8, 9])
+        for _ in range(5):
+            rank.offset += 20
+            rank.step()
+    assert caplog.text.count("look after it") == 1 and "killing it" not in caplog.text and rank.received == []
+    daemon.wake()
+    rank.until(lambda: rank.received)
+
+
 def test_a_daemon_that_does_not_see_the_cancel_is_not_believed_dead(start_daemon, make_rank):
     """With the cancel word ignored the load is really made after the deadline: it must not be reported before."""
     daemon, rank = start_daemon(), make_rank()

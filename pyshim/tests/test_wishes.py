@@ -112,3 +112,16 @@ def test_other_connectors_keys_are_left_alone():
     assert parse({"skip_save": False, "max_load_tokens": None, "max_offload_tokens": 1 << 31}) == (None, [])
     found, wrong = parse({"skip_save": True, "max_offload_tokens": 64, "max_load_tokens": 0})
     assert (found.max_offload_tokens, found.max_load_tokens, wrong) == (0, 0, [])
+
+
+def test_no_value_is_too_odd_to_complain_about():
+    nested = []
+    for _ in range(100_000):
+        nested = [nested]
+    for odd in (-(10**5000), float("nan"), [10**5000], {"a": -(10**5000)}, nested, ["x" * 10_000] * 1000, "x" * 10_000_000):
+        for params in ({"max_load_tokens": odd}, {"max_offload_tokens": odd}, {"skip_save": odd}, [odd]):
+            found, (wrong,) = parse(params)
+            assert found is None and len(wrong) < 200
+    assert parse({"max_load_tokens": 10**5000}) == (None, [])
+    while nested:  # not all at once, which is deep
+        nested = nested.pop()
