@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -119,12 +120,15 @@ class Engine:
 
     def kill(self) -> None:
         """SIGKILL to every process of the engine, as a crash of the machine's service manager would; waits for the end."""
+        left = _shared_memory(self.process.pid)
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
         self.process.wait(30)
         _wait_group_gone(self.process.pid)
+        for path in left:
+            path.unlink(missing_ok=True)
 
     def stop(self, limit_s: float = 60) -> None:
         """SIGTERM to the front end, which stops the rest in order."""
@@ -175,6 +179,19 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def _shared_memory(group: int) -> set[pathlib.Path]:
+    """Files of vLLM's own shared memory that the group has mapped: a killed engine would leave them behind."""
+    found = set()
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(process.name)) == group:
+                names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\w+$", (process / "maps").read_text(), re.MULTILINE)
+                found.update(map(pathlib.Path, names))
+        except OSError:
+            pass  # it has ended
+    return found
 
 
 def _wait_group_gone(group: int, limit_s: float = 30) -> None:
