@@ -158,7 +158,12 @@ class LookupClient:
             self._forget(request_id)
 
     def reset(self) -> bool:
-        """Have the namespace's chunks dropped; False when that is not certain within the deadline."""
+        """Have the namespace's chunks dropped; False when that is not certain within the deadline.
+
+        Answers to what was asked before count no more, those under way included.
+        """
+        self._asked.clear()
+        self._by_sequence.clear()
         if not self._up.is_set():
             return False
         return self._exchange(self._endpoint, b"reset", RESET_DEADLINE_S)

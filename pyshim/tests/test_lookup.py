@@ -180,6 +180,39 @@ def test_reset(serve):
     assert client.reset() is False
 
 
+def test_a_hit_of_before_a_reset_is_not_told_after_it(serve):
+    """It has come, or is on its way; the request's blocks were dropped, and it is asked about again."""
+    tokens = {"there": 64, "underway": 64}
+    held = []
+
+    def answer(frames):
+        if frames[0] == b"reset":
+            tokens.update(there=0, underway=0)
+            return [[b"\x01"]]
+        name = frames[4].decode()
+        replies = [[struct.pack(">I", tokens.get(name, 32)), trailer(frames)]]
+        if name == "underway" and tokens[name]:
+            held.extend(replies)
+            return []
+        late, held[:] = held[:], []
+        return replies + late
+
+    client, server = serve(answer, asynchronous=True)
+    assert client.ask("there", 70, HASHES) is None
+    assert client.ask("underway", 70, HASHES) is None
+    assert settle(client, "other") == Hit(32)  # with its answer the first one's has been taken in
+    assert client.reset()
+    assert settle(client, "there") == MISS
+    assert settle(client, "underway") == MISS
+
+
+def settle(client, request_id):
+    """The answer, asked for as often as it takes."""
+    while (hit := client.ask(request_id, 70, HASHES)) is None:
+        client.new_step()
+    return hit
+
+
 def test_reset_refused(serve):
     client, _ = serve(lambda f: [[b"\0"]])
     assert client.reset() is False
