@@ -66,16 +66,25 @@ def fetch(directory: Path) -> Path:
     return source
 
 
+def _cargo() -> str:
+    """A cargo that works: rustup's stands in PATH even for users who have no toolchain."""
+    for cargo in ("cargo", "/usr/bin/cargo"):
+        if shutil.which(cargo) and subprocess.run([cargo, "--version"], capture_output=True).returncode == 0:
+            return cargo
+    raise LibzmqError(
+        f"cargo brings libzmq's source ({CRATE}), and there is none that works: install it (Debian: apt-get install cargo)"
+    )
+
+
 def _from_cargo(project: Path) -> bytes:
-    if shutil.which("cargo") is None:
-        raise LibzmqError(f"cargo brings libzmq's source ({CRATE}) and is not in PATH: install it (Debian: apt-get install cargo)")
+    cargo = _cargo()
     (project / "src").mkdir(parents=True, exist_ok=True)
     (project / "src" / "lib.rs").touch()
     (project / "Cargo.toml").write_text(
         '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n\n'
         f'[dependencies]\nzeromq-src = "={CRATE_VERSION}"\n\n[workspace]\n'
     )
-    fetched = subprocess.run(["cargo", "fetch", "--quiet"], cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    fetched = subprocess.run([cargo, "fetch", "--quiet"], cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if fetched.returncode:
         raise LibzmqError(f"cargo could not fetch {CRATE}:\n{fetched.stdout}")
     home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
