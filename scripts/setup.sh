@@ -134,8 +134,6 @@ install_venv() {
 
 install_peers() {
   command -v systemd-analyze >/dev/null || apt_install "the units are verified with it" systemd
-  # Not command -v: rustup's stands in PATH even for users who have no toolchain.
-  cargo --version >/dev/null 2>&1 || /usr/bin/cargo --version >/dev/null 2>&1 || apt_install "it brings the source of the wheel's libzmq" cargo
   local lock=$scripts/requirements-peers.lock lib missing=()
   for lib in libibverbs1:libibverbs.so.1 librdmacm1:librdmacm.so.1 libnuma1:libnuma.so.1 libcurl4:libcurl.so.4; do
     /sbin/ldconfig -p | grep -q "${lib#*:}" || missing+=("${lib%%:*}")

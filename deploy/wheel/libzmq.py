@@ -6,18 +6,16 @@ endpoints on TCP, would need libsodium built here too; it is left out as long as
 there is no such endpoint.
 """
 
-import hashlib
-import os
+import json
 import shutil
 import subprocess
-import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 VERSION = "4.3.5"
-CRATE_VERSION = "0.3.6"
-CRATE = f"zeromq-src-{CRATE_VERSION}+{VERSION}"
-CRATE_SHA256 = "d9a1c884770df9c1b3eb0a0ad01d7516234879e0ce144c505348550f2492923e"
+MODULE = f"github.com/zeromq/libzmq@v{VERSION}+incompatible"
+# Of the module's whole tree, as in a go.sum.
+MODULE_SUM = "h1:G/4TiQworD9BB99OgQBC6KjwlOMElBCV825cHBGd5fs="
 
 # In place of the platform.hpp that configure would write: what every Linux with glibc has.
 _DEFINES = (
@@ -50,48 +48,23 @@ class LibzmqError(RuntimeError):
 
 
 def fetch(directory: Path) -> Path:
-    """The unpacked source as cargo brings it from the registry that it is configured for, checked against the pinned digest."""
-    source = directory / CRATE
-    if (source / "vendor").is_dir():
-        return source
+    """The source tree, read-only, as the Go client brings it: a Go module proxy serves any tagged repository.
+
+    Args:
+        directory: for a module to ask from; our own must not require C++ sources.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    data = _from_cargo(directory / "cargo")
-    found = hashlib.sha256(data).hexdigest()
-    if found != CRATE_SHA256:
-        raise LibzmqError(f"{CRATE}.crate has SHA-256 {found}, expected {CRATE_SHA256}")
-    archive = directory / f"{CRATE}.crate"
-    archive.write_bytes(data)
-    with tarfile.open(archive) as tar:
-        tar.extractall(directory, filter="data")
-    return source
-
-
-def _cargo() -> str:
-    """A cargo that works: rustup's stands in PATH even for users who have no toolchain."""
-    for cargo in ("cargo", "/usr/bin/cargo"):
-        if shutil.which(cargo) and subprocess.run([cargo, "--version"], capture_output=True).returncode == 0:
-            return cargo
-    raise LibzmqError(
-        f"cargo brings libzmq's source ({CRATE}), and there is none that works: install it (Debian: apt-get install cargo)"
-    )
-
-
-def _from_cargo(project: Path) -> bytes:
-    cargo = _cargo()
-    (project / "src").mkdir(parents=True, exist_ok=True)
-    (project / "src" / "lib.rs").touch()
-    (project / "Cargo.toml").write_text(
-        '[package]\nname = "fetch"\nversion = "0.0.0"\nedition = "2021"\n\n'
-        f'[dependencies]\nzeromq-src = "={CRATE_VERSION}"\n\n[workspace]\n'
-    )
-    fetched = subprocess.run([cargo, "fetch", "--quiet"], cwd=project, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if fetched.returncode:
-        raise LibzmqError(f"cargo could not fetch {CRATE}:\n{fetched.stdout}")
-    home = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo"))
+    (directory / "go.mod").write_text("module libzmq-source\n")
+    told = subprocess.run(["go", "mod", "download", "-json", MODULE], cwd=directory, text=True, capture_output=True)
     try:
-        return next(home.glob(f"registry/cache/*/{CRATE}.crate")).read_bytes()
-    except StopIteration:
-        raise LibzmqError(f"cargo fetched {CRATE} but left no archive below {home}/registry/cache") from None
+        found = json.loads(told.stdout)
+    except ValueError:
+        raise LibzmqError(f"go could not fetch {MODULE}:\n{told.stderr}") from None
+    if told.returncode or "Error" in found:
+        raise LibzmqError(f"go could not fetch {MODULE}:\n{found.get('Error', told.stderr)}")
+    if found["Sum"] != MODULE_SUM:
+        raise LibzmqError(f"{MODULE} has the sum {found['Sum']}, expected {MODULE_SUM}")
+    return Path(found["Dir"])
 
 
 def build(source: Path, prefix: Path, compiler: list[str], archiver: list[str], jobs: int) -> None:
@@ -101,15 +74,15 @@ def build(source: Path, prefix: Path, compiler: list[str], archiver: list[str], 
         compiler: the C++ compiler and its target options.
         archiver: ``ar``, able to write archives without dates.
     """
-    vendor, objects = source / "vendor", prefix / "obj"
+    objects = prefix / "obj"
     shutil.rmtree(prefix, ignore_errors=True)
     for directory in (objects, prefix / "include", prefix / "lib"):
         directory.mkdir(parents=True)
     (objects / "platform.hpp").touch()
     flags = ["-O2", "-g0", "-fPIC", "-std=c++11", "-w", f"-ffile-prefix-map={source}=libzmq"]
     flags += [f"-D{name}" if "=" in name else f"-D{name}=1" for name in _DEFINES]
-    flags += [f"-I{objects}", f"-I{vendor / 'include'}", f"-I{vendor / 'src'}"]
-    files = sorted(file for file in (vendor / "src").glob("*.cpp") if not file.name.startswith(_LEFT_OUT))
+    flags += [f"-I{objects}", f"-I{source / 'include'}", f"-I{source / 'src'}"]
+    files = sorted(file for file in (source / "src").glob("*.cpp") if not file.name.startswith(_LEFT_OUT))
 
     def compile_one(file: Path) -> Path:
         target = objects / f"{file.stem}.o"
@@ -120,6 +93,6 @@ def build(source: Path, prefix: Path, compiler: list[str], archiver: list[str], 
         compiled = list(pool.map(compile_one, files))
     subprocess.run([*archiver, "rcsD", str(prefix / "lib" / "libzmq.a"), *map(str, compiled)], check=True)
     for header in ("zmq.h", "zmq_utils.h"):
-        shutil.copy(vendor / "include" / header, prefix / "include")
-    shutil.copy(vendor / "LICENSE", prefix / "LICENSE")
+        shutil.copy(source / "include" / header, prefix / "include")
+    shutil.copy(source / "LICENSE", prefix / "LICENSE")
     shutil.rmtree(objects)

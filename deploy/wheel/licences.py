@@ -13,7 +13,7 @@ _INDEX = """Licences of what is linked into the daemons of this package
 mooncake-sidecar itself is under the Apache License 2.0.
 
 libzmq 4.3.5 is under the Mozilla Public License 2.0 (libzmq/LICENSE). Its source is unmodified and is
-published as part of the crate zeromq-src 0.3.6+4.3.5 and at https://github.com/zeromq/libzmq.
+published at https://github.com/zeromq/libzmq, tag v4.3.5.
 
 libc++, libc++abi and libunwind of LLVM are under the Apache License 2.0 with LLVM exceptions.
 
