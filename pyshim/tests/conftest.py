@@ -77,6 +77,22 @@ def start_daemon(runtime_dir):
         daemon.close()
 
 
+@pytest.fixture
+def make_engine(tmp_path, runtime_dir):
+    """Makes engines: our scheduler role inside vLLM's real scheduler."""
+    from engine import Engine, write_model  # these need vLLM, other tests do not
+
+    engines = []
+
+    def make(**config):
+        engines.append(Engine(write_model(tmp_path), runtime_dir, **config))
+        return engines[-1]
+
+    yield make
+    for engine in engines:
+        engine.scheduler.shutdown()
+
+
 def make_geometry(block=16, groups=1, kinds=None, hash_tokens=None, alignment=0, use_eagle=False, page=256) -> Geometry:
     """A geometry without an engine."""
     kinds = kinds or ["full_attention"] * groups

@@ -8,22 +8,9 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from engine import BLOCK, Engine, write_model
+from engine import BLOCK
 
 from mooncake_sidecar.jobs import block_ids
-
-
-@pytest.fixture
-def make_engine(tmp_path, runtime_dir):
-    engines = []
-
-    def make(**config):
-        engines.append(Engine(write_model(tmp_path), runtime_dir, **config))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.connector.shutdown()
 
 
 def frame(command):

@@ -6,21 +6,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from engine import Engine, write_model
 from vllm.v1.request import RequestStatus
-
-
-@pytest.fixture
-def make_engine(tmp_path, runtime_dir):
-    engines = []
-
-    def make(**config):
-        engines.append(Engine(write_model(tmp_path), runtime_dir, **config))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.connector.shutdown()
 
 
 def test_a_request_reset_while_running_may_load_in_the_same_step(make_engine):

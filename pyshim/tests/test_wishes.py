@@ -5,22 +5,7 @@ import pytest
 
 pytest.importorskip("vllm")
 
-from engine import Engine, write_model
-
 from mooncake_sidecar.wishes import parse
-
-
-@pytest.fixture
-def make_engine(tmp_path, runtime_dir):
-    engines = []
-
-    def make(**config):
-        engines.append(Engine(write_model(tmp_path), runtime_dir, **config))
-        return engines[-1]
-
-    yield make
-    for engine in engines:
-        engine.scheduler.shutdown()
 
 
 def boundaries(engine):
