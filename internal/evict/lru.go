@@ -1,22 +1,20 @@
 package evict
 
-const nobody = ^uint32(0)
-
-// LRU evicts the chunk whose last use is longest ago. It is an intrusive doubly
-// linked list over record numbers: 8 bytes a record, fixed at creation.
+// LRU evicts the chunk whose last use is longest ago. 17 bytes a record.
 type LRU struct {
-	// prev leads towards the most recent, next towards the least recent.
-	prev, next []uint32
-	newest     uint32
-	oldest     uint32
-	n          int
+	lists lists
+	class []uint8
+	// used is the time of a record's last use, in uses.
+	used []uint64
+	now  uint64
+	n    int
 }
 
 var _ Policy = (*LRU)(nil)
 
 // NewLRU returns a policy for the records [0, records).
 func NewLRU(records int) *LRU {
-	return &LRU{prev: make([]uint32, records), next: make([]uint32, records), newest: nobody, oldest: nobody}
+	return &LRU{lists: newLists(records), class: make([]uint8, records), used: make([]uint64, records)}
 }
 
 // Name implements Policy.
@@ -26,57 +24,44 @@ func (l *LRU) Name() string { return "lru" }
 func (l *LRU) Len() int { return l.n }
 
 // Insert implements Policy.
-func (l *LRU) Insert(record uint32, _ Chunk) {
-	l.pushNewest(record)
+func (l *LRU) Insert(record uint32, chunk Chunk) {
+	l.class[record] = chunk.Class
+	l.push(record)
 	l.n++
 }
 
 // Touch implements Policy.
 func (l *LRU) Touch(record uint32) {
-	if l.newest == record {
-		return
-	}
-	l.unlink(record)
-	l.pushNewest(record)
+	l.lists.unlink(l.class[record], record)
+	l.push(record)
+}
+
+func (l *LRU) push(record uint32) {
+	l.now++
+	l.used[record] = l.now
+	l.lists.pushBack(l.class[record], record)
 }
 
 // Remove implements Policy.
 func (l *LRU) Remove(record uint32) {
-	l.unlink(record)
+	l.lists.unlink(l.class[record], record)
 	l.n--
 }
 
 // Victim implements Policy.
 func (l *LRU) Victim(inUse func(uint32) bool) (uint32, bool) {
-	for r := l.oldest; r != nobody; r = l.prev[r] {
-		if !inUse(r) {
-			l.Remove(r)
-			return r, true
-		}
-	}
-	return 0, false
+	return l.take(l.lists.firstOfAll(l.used, inUse))
 }
 
-func (l *LRU) pushNewest(record uint32) {
-	l.prev[record], l.next[record] = nobody, l.newest
-	if l.newest != nobody {
-		l.prev[l.newest] = record
-	} else {
-		l.oldest = record
-	}
-	l.newest = record
+// VictimOf implements Policy.
+func (l *LRU) VictimOf(class uint8, inUse func(uint32) bool) (uint32, bool) {
+	return l.take(l.lists.first(class, inUse))
 }
 
-func (l *LRU) unlink(record uint32) {
-	p, n := l.prev[record], l.next[record]
-	if p != nobody {
-		l.next[p] = n
-	} else {
-		l.newest = n
+func (l *LRU) take(record uint32) (uint32, bool) {
+	if record == nobody {
+		return 0, false
 	}
-	if n != nobody {
-		l.prev[n] = p
-	} else {
-		l.oldest = p
-	}
+	l.Remove(record)
+	return record, true
 }

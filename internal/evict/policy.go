@@ -1,6 +1,3 @@
-// Package evict decides which chunk goes when memory is needed. Policies are
-// pure state machines over record numbers: no clock, no lock, no I/O, so that
-// the daemon, the benchmarks and the simulator run the same object.
 package evict
 
 // Chunk is what a policy may know of a chunk when it is inserted.
@@ -13,9 +10,16 @@ type Chunk struct {
 	Parent uint64
 	// Depth is the chunk's index in its chain.
 	Depth uint32
+	// Class is what the caller may later ask a victim of: a size class, say. It
+	// plays no part in the order. Below MaxClasses.
+	Class uint8
 }
 
-// Policy orders the resident chunks for eviction.
+// MaxClasses bounds Chunk.Class.
+const MaxClasses = 64
+
+// Policy orders the resident chunks for eviction. One policy serves a whole
+// store: all of its chunks have one order, whatever their class.
 //
 // REQUIRES: a record is inserted at most once before it is removed, and only
 // resident records are touched or removed.
@@ -27,12 +31,14 @@ type Policy interface {
 	// Touch notes a use. A request's chunks are touched leaf first, so that the
 	// root is the most recent.
 	Touch(record uint32)
-	// Remove forgets a chunk that left for another reason than Victim.
+	// Remove forgets a chunk that left for another reason than being a victim.
 	Remove(record uint32)
 	// Victim picks the next chunk to go, forgets it and returns it. inUse vetoes
 	// chunks that are referenced or leased; they keep their place. False: nothing
 	// may go. Work is bounded by the number of vetoed chunks.
 	Victim(inUse func(record uint32) bool) (uint32, bool)
+	// VictimOf is Victim among the chunks of a class, at the same cost.
+	VictimOf(class uint8, inUse func(record uint32) bool) (uint32, bool)
 	// Len is the number of resident chunks.
 	Len() int
 }
