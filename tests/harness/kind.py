@@ -20,9 +20,6 @@ class Kind:
     page_bytes: int  # of one layer and block
     full_group: int
     window_groups: tuple[int, ...]
-    # Whether vLLM has a prefix cache of its own for this kind; the CPU's latent attention has none, and sums a prefix that
-    # it did not compute in the same step so differently that outputs differ visibly, whoever brought the prefix.
-    own_cache: bool
     # Blocks for a longest prompt of 4,096 tokens and for some others, but not for a dozen of a thousand tokens.
     narrow_blocks: int
 
@@ -50,7 +47,6 @@ SLIDING = Kind(
     page_bytes=128 * 2 * 2 * 64 * 4,
     full_group=2,
     window_groups=(0, 1),
-    own_cache=True,
     narrow_blocks=130,
 )
 LATENT = Kind(
@@ -61,6 +57,5 @@ LATENT = Kind(
     page_bytes=latent.BLOCK * (512 + 64) * 4,
     full_group=0,
     window_groups=(),
-    own_cache=False,
     narrow_blocks=576,
 )

@@ -74,7 +74,18 @@ def _config(shape: Shape) -> dict:
         "hidden_act": "silu",
         "max_position_embeddings": shape.max_positions,
         "rms_norm_eps": 1e-6,
-        "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+        # DeepSeek's own kind of rotary embedding. vLLM 0.32 has that one in plain torch; its CPU kernel for the default kind
+        # turns the rotary part by other positions in every request of a batch but the first.
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 10000.0,
+            "factor": 4.0,
+            "original_max_position_embeddings": shape.max_positions // 4,
+            "beta_fast": 32,
+            "beta_slow": 1,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.707,
+        },
         "tie_word_embeddings": False,
         "attention_bias": False,
         "vocab_size": shape.vocabulary,
