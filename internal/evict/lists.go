@@ -1,5 +1,7 @@
 package evict
 
+import "math/bits"
+
 const nobody = ^uint32(0)
 
 // lists are doubly linked lists over record numbers, one per class, that share
@@ -48,22 +50,14 @@ func (l *lists) unlink(class uint8, record uint32) {
 	}
 }
 
-// first returns the first record of the class that is not vetoed, or nobody.
-func (l *lists) first(class uint8, inUse func(uint32) bool) uint32 {
-	for r := l.ends[class].front; r != nobody; r = l.toBack[r] {
-		if !inUse(r) {
-			return r
-		}
-	}
-	return nobody
-}
-
-// firstOfAll returns the record with the smallest stamp that is not vetoed.
+// first returns the record with the smallest stamp, of those in the classes (bit
+// i for class i), that is not vetoed, or nobody.
 //
 // REQUIRES: stamps rise from the front of every list to its back.
-func (l *lists) firstOfAll(stamp []uint64, inUse func(uint32) bool) uint32 {
+func (l *lists) first(classes uint64, stamp []uint64, inUse func(uint32) bool) uint32 {
 	best := nobody
-	for class := range l.ends {
+	for ; classes != 0; classes &= classes - 1 {
+		class := bits.TrailingZeros64(classes)
 		// A list whose front is younger than the best has nothing to offer.
 		for r := l.ends[class].front; r != nobody && (best == nobody || stamp[r] < stamp[best]); r = l.toBack[r] {
 			if !inUse(r) {

@@ -50,12 +50,12 @@ func (l *LRU) Remove(record uint32) {
 
 // Victim implements Policy.
 func (l *LRU) Victim(inUse func(uint32) bool) (uint32, bool) {
-	return l.take(l.lists.firstOfAll(l.used, inUse))
+	return l.VictimOf(^uint64(0), inUse)
 }
 
 // VictimOf implements Policy.
-func (l *LRU) VictimOf(class uint8, inUse func(uint32) bool) (uint32, bool) {
-	return l.take(l.lists.first(class, inUse))
+func (l *LRU) VictimOf(classes uint64, inUse func(uint32) bool) (uint32, bool) {
+	return l.take(l.lists.first(classes, l.used, inUse))
 }
 
 func (l *LRU) take(record uint32) (uint32, bool) {

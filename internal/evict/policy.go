@@ -37,8 +37,9 @@ type Policy interface {
 	// chunks that are referenced or leased; they keep their place. False: nothing
 	// may go. Work is bounded by the number of vetoed chunks.
 	Victim(inUse func(record uint32) bool) (uint32, bool)
-	// VictimOf is Victim among the chunks of a class, at the same cost.
-	VictimOf(class uint8, inUse func(record uint32) bool) (uint32, bool)
+	// VictimOf is Victim among the chunks of some classes (bit i for class i), at
+	// the same cost: of a slot size, or of an owner that is over its quota.
+	VictimOf(classes uint64, inUse func(record uint32) bool) (uint32, bool)
 	// Len is the number of resident chunks.
 	Len() int
 }
