@@ -2,29 +2,35 @@ package evict
 
 import "math/bits"
 
+// allClasses is the set of every class.
+const allClasses = ^uint64(0)
+
+// nobody is no record.
 const nobody = ^uint32(0)
 
-// lists are doubly linked lists over record numbers, one per class, that share
-// their links: a record is in at most one of them. Front is the next to go.
-type lists struct {
-	toBack, toFront []uint32
-	ends            [MaxClasses]ends
-}
+// links are doubly linked lists over record numbers that share their storage: a
+// record is in at most one of them. The front is the next to go.
+type links struct{ toBack, toFront []uint32 }
 
-// ends are a list's first and last records, nobody when it is empty.
+// ends are a list's first and last record, nobody when it is empty.
 type ends struct{ front, back uint32 }
 
-func newLists(records int) lists {
-	l := lists{toBack: make([]uint32, records), toFront: make([]uint32, records)}
-	for i := range l.ends {
-		l.ends[i] = ends{nobody, nobody}
-	}
-	return l
+// perClass is a list for every class.
+type perClass [MaxClasses]ends
+
+func newLinks(records int) links {
+	return links{toBack: make([]uint32, records), toFront: make([]uint32, records)}
 }
 
-// pushBack puts a record that is in no list behind all others of the class.
-func (l *lists) pushBack(class uint8, record uint32) {
-	e := &l.ends[class]
+func emptyLists() (p perClass) {
+	for i := range p {
+		p[i] = ends{nobody, nobody}
+	}
+	return p
+}
+
+// pushBack puts a record that is in no list behind all others of this one.
+func (l *links) pushBack(e *ends, record uint32) {
 	l.toBack[record], l.toFront[record] = nobody, e.back
 	if e.back != nobody {
 		l.toBack[e.back] = record
@@ -34,9 +40,8 @@ func (l *lists) pushBack(class uint8, record uint32) {
 	e.back = record
 }
 
-// unlink takes a record out of the class's list.
-func (l *lists) unlink(class uint8, record uint32) {
-	e := &l.ends[class]
+// unlink takes a record out of the list it is in.
+func (l *links) unlink(e *ends, record uint32) {
 	front, back := l.toFront[record], l.toBack[record]
 	if front != nobody {
 		l.toBack[front] = back
@@ -50,16 +55,16 @@ func (l *lists) unlink(class uint8, record uint32) {
 	}
 }
 
-// first returns the record with the smallest stamp, of those in the classes (bit
+// oldest returns the record with the smallest stamp, of those in the classes (bit
 // i for class i), that is not vetoed, or nobody.
 //
 // REQUIRES: stamps rise from the front of every list to its back.
-func (l *lists) first(classes uint64, stamp []uint64, inUse func(uint32) bool) uint32 {
+func (l *links) oldest(p *perClass, classes uint64, stamp []uint64, inUse func(uint32) bool) uint32 {
 	best := nobody
 	for ; classes != 0; classes &= classes - 1 {
 		class := bits.TrailingZeros64(classes)
 		// A list whose front is younger than the best has nothing to offer.
-		for r := l.ends[class].front; r != nobody && (best == nobody || stamp[r] < stamp[best]); r = l.toBack[r] {
+		for r := p[class].front; r != nobody && (best == nobody || stamp[r] < stamp[best]); r = l.toBack[r] {
 			if !inUse(r) {
 				best = r
 				break

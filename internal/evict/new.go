@@ -7,23 +7,37 @@ import (
 	"strings"
 )
 
-// Default is the name of the policy that a store has when nothing else is said.
-const Default = "lru"
+// Names of the policies.
+const (
+	NameLRU   = "lru"
+	NameFIFO  = "fifo"
+	NameLFU   = "lfu"
+	NameSIEVE = "sieve"
+)
+
+// Default is the policy that a store has when nothing else is said.
+const Default = NameLRU
 
 // ErrUnknownPolicy: no policy has that name.
 var ErrUnknownPolicy = errors.New("no such eviction policy")
 
-// Names returns the names that New knows, in the order of the documentation.
-func Names() []string { return []string{"lru"} }
+// Names returns the names that New knows.
+func Names() []string { return []string{NameLRU, NameFIFO, NameLFU, NameSIEVE} }
+
+// Known tells whether New knows the name.
+func Known(name string) bool { return slices.Contains(Names(), name) }
 
 // New returns the named policy for the records [0, records).
 func New(name string, records int) (Policy, error) {
 	switch name {
-	case "lru":
+	case NameLRU:
 		return NewLRU(records), nil
+	case NameFIFO:
+		return NewFIFO(records), nil
+	case NameLFU:
+		return NewLFU(records), nil
+	case NameSIEVE:
+		return NewSIEVE(records), nil
 	}
 	return nil, fmt.Errorf("%w: %q; want %s", ErrUnknownPolicy, name, strings.Join(Names(), ", "))
 }
-
-// Known tells whether New knows the name.
-func Known(name string) bool { return slices.Contains(Names(), name) }
