@@ -125,9 +125,9 @@ $(TOOLS)/golangci-lint:
 	@GOBIN=$(abspath $(TOOLS)) go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
 
 .PHONY: generate
-generate: ## generate store.pb.go anew (needs protoc and its Go plugins)
+generate: ## generate the gRPC code anew (needs protoc and its Go plugins)
 	protoc --go_out=. --go_opt=module=github.com/mooncake-sidecar/sidecar \
-	  --go-grpc_out=. --go-grpc_opt=module=github.com/mooncake-sidecar/sidecar store/embedded/storepb/store.proto
+	  --go-grpc_out=. --go-grpc_opt=module=github.com/mooncake-sidecar/sidecar store/embedded/storepb/store.proto internal/admin/adminpb/admin.proto
 
 .PHONY: docs
 docs: ## generate docs/configuration.md anew
