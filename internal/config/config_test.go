@@ -64,8 +64,10 @@ func TestDefaultStoreBytes(t *testing.T) {
 		"outside its root": {fstest.MapFS{
 			"proc/meminfo": machine, "proc/self/cgroup": text("0::/../../etc\nnonsense\n"),
 		}, 4 * gib},
-		"small machine": {fstest.MapFS{"proc/meminfo": text("MemTotal: 524288 kB\n")}, minDefaultStore},
-		"rounded":       {fstest.MapFS{"proc/meminfo": text("MemTotal: 2000000 kB\n")}, 448 << 20},
+		"small machine":  {fstest.MapFS{"proc/meminfo": text("MemTotal: 524288 kB\n")}, minDefaultStore},
+		"tiny container": {fstest.MapFS{"proc/meminfo": machine, "sys/fs/cgroup/memory.max": text("268435456\n")}, 64 << 20},
+		"no room at all": {fstest.MapFS{"proc/meminfo": machine, "sys/fs/cgroup/memory.max": text("4194304\n")}, MinStoreBytes},
+		"rounded":        {fstest.MapFS{"proc/meminfo": text("MemTotal: 2000000 kB\n")}, 448 << 20},
 	} {
 		if got := DefaultStoreBytes(c.files); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)

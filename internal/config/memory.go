@@ -3,6 +3,8 @@ package config
 import (
 	"bufio"
 	"bytes"
+	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"strconv"
@@ -22,11 +24,52 @@ const (
 // tightest memory limit of its control groups, or of the machine. root is the
 // root file system.
 func DefaultStoreBytes(root fs.FS) Size {
-	available := min(memTotal(root), cgroupLimit(root))
+	available := MemoryLimit(root).Bytes
 	if available == unlimited {
 		return minDefaultStore // neither could be read
 	}
+	if available < 2*minDefaultStore {
+		return Size(max(available/4/MinStoreBytes*MinStoreBytes, MinStoreBytes))
+	}
 	return Size(max(available/4/storeStep*storeStep, minDefaultStore))
+}
+
+// Limit is how much memory a process may use, and what says so.
+type Limit struct {
+	Bytes uint64
+	// Where is the file that says so, empty for no limit.
+	Where string
+}
+
+// MemoryLimit is the tightest of the machine's memory and the limits of the
+// process's control groups. root is the root file system.
+func MemoryLimit(root fs.FS) Limit {
+	return tighter(Limit{memTotal(root), "/proc/meminfo"}, cgroupLimit(root))
+}
+
+// ErrNoRoom: a store is larger than the memory that its daemon may use.
+var ErrNoRoom = errors.New("the store does not fit")
+
+// CheckRoom refuses a store that can't have its memory. A control group's limit
+// would otherwise show only when the kernel kills the daemon in the middle of
+// its work.
+func CheckRoom(root fs.FS, bytes uint64) error {
+	limit := MemoryLimit(root)
+	if limit.Bytes == unlimited || bytes <= limit.Bytes {
+		return nil
+	}
+	do := "lower store_bytes"
+	if limit.Where != "/proc/meminfo" {
+		do += " or raise the limit of the container or unit"
+	}
+	return fmt.Errorf("%w: with its tables it needs %d MiB, and %s allows %d MiB; %s", ErrNoRoom, bytes>>20, limit.Where, limit.Bytes>>20, do)
+}
+
+func tighter(a, b Limit) Limit {
+	if b.Bytes < a.Bytes {
+		return b
+	}
+	return a
 }
 
 const unlimited = ^uint64(0)
@@ -52,8 +95,8 @@ func memTotal(root fs.FS) uint64 {
 // cgroupLimit returns the tightest limit of the process's control groups and
 // their ancestors, version 2 or 1. In a container the files of its own group
 // stand at the mount's root, which is looked at in any case.
-func cgroupLimit(root fs.FS) uint64 {
-	limit := min(readLimit(root, "sys/fs/cgroup/memory.max"), readLimit(root, "sys/fs/cgroup/memory/memory.limit_in_bytes"))
+func cgroupLimit(root fs.FS) Limit {
+	limit := tighter(readLimit(root, "sys/fs/cgroup/memory.max"), readLimit(root, "sys/fs/cgroup/memory/memory.limit_in_bytes"))
 	data, err := fs.ReadFile(root, "proc/self/cgroup")
 	if err != nil {
 		return limit
@@ -74,7 +117,7 @@ func cgroupLimit(root fs.FS) uint64 {
 			continue
 		}
 		for group := path.Clean("/" + parts[2]); ; group = path.Dir(group) {
-			limit = min(limit, readLimit(root, path.Join(mount, group, file)))
+			limit = tighter(limit, readLimit(root, path.Join(mount, group, file)))
 			if group == "/" {
 				break
 			}
@@ -84,14 +127,14 @@ func cgroupLimit(root fs.FS) uint64 {
 }
 
 // readLimit reads one limit; version 1 writes none as a very large number.
-func readLimit(root fs.FS, name string) uint64 {
+func readLimit(root fs.FS, name string) Limit {
 	data, err := fs.ReadFile(root, name)
 	if err != nil {
-		return unlimited
+		return Limit{Bytes: unlimited}
 	}
 	limit, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 64)
 	if err != nil || limit >= 1<<60 { // "max"
-		return unlimited
+		return Limit{Bytes: unlimited}
 	}
-	return limit
+	return Limit{Bytes: limit, Where: "/" + name}
 }

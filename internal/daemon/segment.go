@@ -86,6 +86,9 @@ func newStore(bytes uint64, opts embedded.Options) (*embedded.Master, *shm.Segme
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := config.CheckRoom(os.DirFS("/"), layout.FileBytes); err != nil {
+		return nil, nil, err
+	}
 	segment, err := shm.NewSegment("mooncake-store", layout.FileBytes)
 	if err != nil {
 		return nil, nil, err
