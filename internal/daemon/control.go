@@ -20,6 +20,9 @@ type Control struct {
 	Reload func() admin.Reloaded
 	// Hangups delivers SIGHUP, which asks for Reload.
 	Hangups <-chan os.Signal
+	// Settings returns the configuration in force. It may be called from several
+	// goroutines. Nil: it is not known.
+	Settings func() []config.Setting
 }
 
 // level and setLevel are for the administration's socket; nil without a level.

@@ -31,7 +31,7 @@ EXIT CODES:
    0  stopped by a signal, or after the linger time
    1  runtime failure; status: not running, or no answer; doctor: warnings
    2  bad flags, environment or configuration file; doctor: errors
-   3  already running in this runtime directory
+   3  already running in this runtime directory; ctl: no daemon answers there
 
 ENVIRONMENT:
    Every flag has a variable: --runtime-dir is MOONCAKE_SIDECAR_RUNTIME_DIR.
@@ -44,6 +44,18 @@ var errUsage = errors.New("usage")
 func UsageErrorf(format string, args ...any) error {
 	return fmt.Errorf("%w: %w; see --help", errUsage, fmt.Errorf(format, args...))
 }
+
+// codedError is an error with an exit code of its own.
+type codedError struct {
+	code int
+	error
+}
+
+// Unwrap returns the error itself.
+func (e *codedError) Unwrap() error { return e.error }
+
+// WithCode gives a subcommand's error an exit code of its own.
+func WithCode(code int, err error) error { return &codedError{code, err} }
 
 // Daemon describes a command.
 type Daemon struct {
@@ -70,8 +82,10 @@ type Daemon struct {
 type Subcommand struct {
 	Name, Usage, Description string
 	Flags                    []cli.Flag
-	// Run writes to the standard output.
+	// Run writes to the standard output. Nil with Commands: it prints help.
 	Run func(c *cli.Context, out io.Writer) error
+	// Commands are subcommands of its own.
+	Commands []Subcommand
 }
 
 // Main runs the command and returns its exit code.
@@ -97,15 +111,7 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 	}
 	for _, sub := range d.Commands {
 		app.UsageText += "\n" + d.Name + " [flags] " + sub.Name + " [--help]"
-		app.Commands = append(app.Commands, &cli.Command{
-			Name: sub.Name, Usage: sub.Usage, Description: sub.Description, OnUsageError: usageError, Flags: append(d.flags(), sub.Flags...),
-			Action: func(c *cli.Context) error {
-				if _, _, err := d.configure(c); err != nil {
-					return err
-				}
-				return sub.Run(c, d.Out)
-			},
-		})
+		app.Commands = append(app.Commands, d.subcommand(&sub))
 	}
 	err := app.RunContext(ctx, args)
 	if err != nil {
@@ -114,11 +120,37 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 	return exitCode(err)
 }
 
+// subcommand makes a command of a description.
+func (d *Daemon) subcommand(sub *Subcommand) *cli.Command {
+	made := &cli.Command{
+		Name: sub.Name, Usage: sub.Usage, Description: sub.Description, OnUsageError: usageError, Flags: append(d.flags(), sub.Flags...),
+		Action: func(c *cli.Context) error {
+			if sub.Run == nil {
+				if c.Args().Present() {
+					return UsageErrorf("%s has no subcommand %q", sub.Name, c.Args().First())
+				}
+				return cli.ShowSubcommandHelp(c)
+			}
+			if _, _, err := d.configure(c); err != nil {
+				return err
+			}
+			return sub.Run(c, d.Out)
+		},
+	}
+	for i := range sub.Commands {
+		made.Subcommands = append(made.Subcommands, d.subcommand(&sub.Commands[i]))
+	}
+	return made
+}
+
 func exitCode(err error) int {
 	var doctor *doctorError
+	var coded *codedError
 	switch {
 	case errors.As(err, &doctor):
 		return doctor.code
+	case errors.As(err, &coded):
+		return coded.code
 	case err == nil:
 		return ExitOK
 	case errors.Is(err, daemon.ErrAlreadyRunning):
@@ -208,7 +240,7 @@ func (d *Daemon) run(c *cli.Context) error {
 	again := &reloader{
 		load: func() (*config.Common, []config.Setting, error) { return d.configure(c) }, level: level, current: settings,
 	}
-	return d.Run(ctx, daemon.Control{Level: level, Reload: again.reload, Hangups: hangups}, log)
+	return d.Run(ctx, daemon.Control{Level: level, Reload: again.reload, Hangups: hangups, Settings: again.settings}, log)
 }
 
 // Exit runs a daemon with the process's arguments and streams, and ends the

@@ -48,3 +48,10 @@ func (r *reloader) reload() admin.Reloaded {
 	r.level.Set(mustLevel(common))
 	return report
 }
+
+// settings returns what the daemon runs with.
+func (r *reloader) settings() []config.Setting {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.current)
+}

@@ -8,7 +8,6 @@
 //	NotFound            the namespace is not (or no longer) here
 //	ResourceExhausted   a share or a table is full: hard pins, quotas
 //	FailedPrecondition  the daemon was not set up for it: no disk tier
-//	Unavailable         the store is recovering; ask again
 //
 // A long list of hashes reaches the store in batches, so that lookups do not wait
 // for an operator; a call that is given up stops between two of them, and what

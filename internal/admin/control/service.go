@@ -52,8 +52,6 @@ func rpcError(err error) error {
 		code = codes.FailedPrecondition
 	case errors.Is(err, store.ErrStaleNamespace):
 		code = codes.NotFound
-	case errors.Is(err, store.ErrUnavailable):
-		code = codes.Unavailable
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	}

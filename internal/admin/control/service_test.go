@@ -109,7 +109,6 @@ func TestStoreErrors(t *testing.T) {
 		{embedded.ErrQuotaTable, codes.ResourceExhausted},
 		{embedded.ErrNoTier, codes.FailedPrecondition},
 		{store.ErrStaleNamespace, codes.NotFound},
-		{store.ErrUnavailable, codes.Unavailable},
 		{errors.New("other"), codes.InvalidArgument},
 	} {
 		f.fail = fmt.Errorf("the reason: %w", c.err)
