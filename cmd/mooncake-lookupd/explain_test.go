@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -19,6 +20,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/daemon"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/store/embedded/storepb"
@@ -27,6 +29,7 @@ import (
 type heap []byte
 
 func (h heap) Bytes() []byte                { return h }
+func (h heap) Words() []atomic.Uint64       { return shm.Words(h) }
 func (h heap) Prepare(uint64, uint64) error { return nil }
 
 const (

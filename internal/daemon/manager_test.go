@@ -9,12 +9,14 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
@@ -240,6 +242,7 @@ func unsealedSegment(t *testing.T) *os.File {
 type unsealed []byte
 
 func (u unsealed) Bytes() []byte           { return u }
+func (u unsealed) Words() []atomic.Uint64  { return shm.Words(u) }
 func (unsealed) Prepare(_, _ uint64) error { return nil }
 
 func TestWatchdogIsFedByTheLoops(t *testing.T) {

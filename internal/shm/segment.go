@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,6 +50,9 @@ func OpenSegment(fd int, bytes uint64) (*Segment, error) {
 
 // Bytes returns the mapped bytes.
 func (s *Segment) Bytes() []byte { return s.mapping.Data() }
+
+// Words returns the mapped bytes as words, see Words.
+func (s *Segment) Words() []atomic.Uint64 { return Words(s.mapping.Data()) }
 
 // FD returns the file's descriptor, which stays the segment's.
 func (s *Segment) FD() int { return s.fd }

@@ -120,9 +120,9 @@ func (m *Master) adoptReadLocked(c *client, ref uint64) {
 		return
 	}
 	r := openRead{client: c.id, slot: slot, orphan: true}
-	if e, ok := m.seg.readSlot(slot); ok && m.live[e.record].state == liveActive {
-		r.record, r.orphan = e.record, false
-		m.live[e.record].readers++
+	if rec, ok := m.seg.ownerOf(slot); ok && m.live[rec].state == liveActive {
+		r.record, r.orphan = rec, false
+		m.live[rec].readers++
 	} else if m.pins[slot] == 0 {
 		if !m.alloc.claim(slot) {
 			return

@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -105,6 +104,7 @@ const (
 
 // liveRecord is the part of a record that dies with the master.
 type liveRecord struct {
+	shards  uint64 // bitmap of the shards present
 	readers uint16
 	leases  uint16
 	puts    uint8
@@ -120,8 +120,9 @@ func Create(mem Memory, layout Layout, opts Options) (*Master, error) {
 	if uint64(len(mem.Bytes())) != layout.FileBytes {
 		return nil, fmt.Errorf("segment mapping has %d bytes, layout wants %d", len(mem.Bytes()), layout.FileBytes)
 	}
-	if err := mem.Prepare(0, layout.MetadataBytes()); err != nil {
-		return nil, fmt.Errorf("allocate the store's tables (%d bytes): %w", layout.MetadataBytes(), err)
+	// The record table and the slot table follow with what they are for.
+	if err := mem.Prepare(0, layout.recordsAt); err != nil {
+		return nil, fmt.Errorf("allocate the store's tables (%d bytes): %w", layout.recordsAt, err)
 	}
 	m := newMaster(mem, layout, opts)
 	layout.writeHeader(mem.Bytes())
@@ -143,7 +144,7 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		opts.Log = slog.Default()
 	}
 	m := &Master{
-		opts: opts, mem: mem, seg: &segment{Layout: layout, mem: mem.Bytes()},
+		opts: opts, mem: mem, seg: newSegment(mem, layout),
 		table:      index.New(int(layout.Records)),
 		policies:   map[uint32]evict.Policy{},
 		namespaces: make([]*namespace, maxNamespaces),
@@ -158,8 +159,41 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		doomed:     map[uint32]struct{}{},
 		leases:     newLeaseTable(),
 	}
-	m.alloc = newSlabAllocator(&layout, m.seg.setSlabClass)
+	m.alloc = newSlabAllocator(&layout, m.assignSlab)
 	return m
+}
+
+// assignSlab gives a slab to a size class, or with 0 to none. The memory of its
+// slots' entries is allocated first: there are fewer the larger the slots.
+func (m *Master) assignSlab(slab, slotBytes uint32) error {
+	if slotBytes != 0 {
+		entries := m.seg.SlabBytes / uint64(slotBytes)
+		at := m.seg.slotsAt + uint64(slab)*uint64(m.seg.SlotsPerSlab)*slotEntryBytes
+		if err := m.mem.Prepare(at, entries*slotEntryBytes); err != nil {
+			m.opts.Log.Warn("a slab stays unused: no memory for the table of its slots", "error", err)
+			return err
+		}
+	}
+	m.seg.setSlabClass(slab, slotBytes)
+	return nil
+}
+
+// freshRecordLocked returns a record number that was never used, if there is
+// one. The record table's memory is allocated as it fills.
+func (m *Master) freshRecordLocked() (uint32, bool) {
+	if m.fresh == m.seg.Records {
+		return 0, false
+	}
+	if ready := m.seg.readyRecords(); m.fresh == ready {
+		step := min(recordStep, m.seg.Records-ready)
+		if err := m.mem.Prepare(m.seg.recordsAt+uint64(ready)*recordBytes, uint64(step)*recordBytes); err != nil {
+			m.opts.Log.Warn("the record table can't grow", "records", ready, "error", err)
+			return 0, false
+		}
+		m.seg.setReadyRecords(ready + step)
+	}
+	m.fresh++
+	return m.fresh - 1, true
 }
 
 // Layout returns the segment's geometry.
@@ -215,7 +249,7 @@ func (m *Master) addNamespaceLocked(i int, spec *kv.NamespaceSpec) {
 	ns := &namespace{spec: spec, digest: spec.Digest()}
 	for _, g := range spec.Groups {
 		ns.groups = append(ns.groups, groupInfo{
-			shardBytes: uint32(g.ShardBytes), slotBytes: slotBytesFor(g.ShardBytes),
+			shardBytes: uint32(g.ShardBytes), slotBytes: m.seg.slotBytesFor(g.ShardBytes),
 			complete: ^uint64(0) >> (64 - g.Shards),
 		})
 	}
@@ -257,10 +291,9 @@ func keyDigest(ns store.NamespaceID, group uint32, hash *kv.Hash) uint64 {
 }
 
 func (m *Master) findLocked(ns store.NamespaceID, group uint32, hash *kv.Hash) (uint32, bool) {
-	scope := uint32(ns) | group<<16
+	scope := scopeOf(uint32(ns), group)
 	return m.table.Find(keyDigest(ns, group, hash), func(id uint32) bool {
-		b := m.seg.mem[m.seg.recordsAt+uint64(id)*recordBytes:][:recordBytes]
-		return le.Uint32(b[48:]) == scope && bytes.Equal(b[:kv.MaxHashBytes], hash[:])
+		return uint32(m.seg.recordWord(id, wordScope)) == scope && m.seg.hasHash(id, hash)
 	})
 }
 

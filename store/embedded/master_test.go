@@ -9,10 +9,12 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store"
 	"pgregory.net/rapid"
 )
@@ -21,6 +23,7 @@ import (
 type heapMemory []byte
 
 func (h heapMemory) Bytes() []byte                { return h }
+func (h heapMemory) Words() []atomic.Uint64       { return shm.Words(h) }
 func (h heapMemory) Prepare(uint64, uint64) error { return nil }
 
 // world is a master, its memory and the processes that exist.

@@ -57,7 +57,7 @@ func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, i
 		if m.live[rec].state >= livePartial {
 			m.policyLocked(g.slotBytes).Touch(rec)
 		}
-		if m.seg.peekRecord(rec).shards>>it.Shard&1 == 1 {
+		if m.live[rec].shards>>it.Shard&1 == 1 {
 			m.stats.PutsExisting++
 			return store.PutGrant{Status: store.PutExists}
 		}
@@ -156,10 +156,10 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	delete(m.arriving, p.arrivalKey())
 	m.seg.writeSlot(p.slot, &slotEntry{checksum: checksum, next: r.slot, record: p.record, shard: p.shard})
 	r.slot = p.slot
-	r.shards |= 1 << p.shard
+	l.shards |= 1 << p.shard
 	first := l.state == liveStoring
 	r.state, l.state = recPartial, livePartial
-	if r.shards == m.namespaces[r.namespace].groups[r.group].complete {
+	if l.shards == m.namespaces[r.namespace].groups[r.group].complete {
 		r.state, l.state = recActive, liveActive
 	}
 	m.seg.writeRecord(p.record, &r)

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"fmt"
-	"math/bits"
 
 	"github.com/mooncake-sidecar/sidecar/internal/evict"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -45,7 +44,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	inUse := m.recoverRecordsLocked(&report)
 	for id := range m.seg.prepared() {
 		class := m.seg.slabClass(id)
-		if class == 0 || class < minSlotBytes || class%slotAlign != 0 || uint64(class) > m.seg.SlabBytes {
+		if class == 0 || class < m.seg.MinSlotBytes() || class%slotAlign != 0 || uint64(class) > m.seg.SlabBytes {
 			m.seg.setSlabClass(id, 0)
 			m.alloc.addSlab(id)
 			continue
@@ -67,13 +66,13 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
 	inUse := map[uint32][]uint32{}
 	taken := map[uint32]bool{}
-	for id := range m.seg.Records {
+	for id := range m.seg.readyRecords() {
 		r, ok := m.seg.readRecord(id)
 		if !ok {
 			continue
 		}
 		m.fresh = id + 1
-		slots, err := m.wholeChunkLocked(id, &r)
+		slots, shards, err := m.wholeChunkLocked(id, &r)
 		if err == nil {
 			if _, double := m.findLocked(store.NamespaceID(r.namespace), uint32(r.group), &r.hash); double {
 				err = fmt.Errorf("another record has its hash")
@@ -89,7 +88,7 @@ func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
 			taken[slot] = true
 			inUse[slot/m.seg.SlotsPerSlab] = append(inUse[slot/m.seg.SlotsPerSlab], slot)
 		}
-		m.live[id].state = livePartial
+		m.live[id] = liveRecord{state: livePartial, shards: shards}
 		if r.state == recActive {
 			m.live[id].state = liveActive
 			m.stats.Chunks++
@@ -108,40 +107,36 @@ func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
 	return inUse
 }
 
-// wholeChunkLocked checks a record against its namespace and its slots. A slot
-// names its record, so that no two records can share one.
-func (m *Master) wholeChunkLocked(id uint32, r *record) ([]uint32, error) {
+// wholeChunkLocked checks a record against its namespace and its slots, and
+// returns which shards they hold. The list of slots ends at one that names its
+// record, so that no two records can share any.
+func (m *Master) wholeChunkLocked(id uint32, r *record) (slots []uint32, shards uint64, err error) {
 	if int(r.namespace) >= maxNamespaces || m.namespaces[r.namespace] == nil {
-		return nil, fmt.Errorf("namespace %d is not known", r.namespace)
+		return nil, 0, fmt.Errorf("namespace %d is not known", r.namespace)
 	}
 	ns := m.namespaces[r.namespace]
 	if int(r.group) >= len(ns.groups) {
-		return nil, fmt.Errorf("group %d of %d", r.group, len(ns.groups))
+		return nil, 0, fmt.Errorf("group %d of %d", r.group, len(ns.groups))
 	}
 	g := ns.groups[r.group]
-	if r.shards == 0 || r.shards&^g.complete != 0 || (r.state == recActive) != (r.shards == g.complete) {
-		return nil, fmt.Errorf("shard bitmap %#x in state %d", r.shards, r.state)
-	}
-	var slots []uint32
-	var seen uint64
 	for slot := r.slot; slot != noSlot; {
 		if len(slots) == kv.MaxShards || slot/m.seg.SlotsPerSlab >= m.seg.prepared() {
-			return nil, fmt.Errorf("slot list leads astray at %d", slot)
+			return nil, 0, fmt.Errorf("slot list leads astray at %d", slot)
 		}
 		e, ok := m.seg.readSlot(slot)
 		class := m.seg.slabClass(slot / m.seg.SlotsPerSlab)
-		if !ok || e.record != id || e.shard >= kv.MaxShards || class != g.slotBytes ||
-			uint64(slot%m.seg.SlotsPerSlab+1)*uint64(class) > m.seg.SlabBytes || seen>>e.shard&1 == 1 {
-			return nil, fmt.Errorf("slot %d does not fit", slot)
+		if !ok || e.next == noSlot && e.record != id || class != g.slotBytes ||
+			uint64(slot%m.seg.SlotsPerSlab+1)*uint64(class) > m.seg.SlabBytes || shards>>e.shard&1 == 1 {
+			return nil, 0, fmt.Errorf("slot %d does not fit", slot)
 		}
-		seen |= 1 << e.shard
+		shards |= 1 << e.shard
 		slots = append(slots, slot)
 		slot = e.next
 	}
-	if seen != r.shards {
-		return nil, fmt.Errorf("slots hold shards %#x of %#x (%d)", seen, r.shards, bits.OnesCount64(r.shards))
+	if shards == 0 || shards&^g.complete != 0 || (r.state == recActive) != (shards == g.complete) {
+		return nil, 0, fmt.Errorf("slots hold shards %#x of %#x in state %d", shards, g.complete, r.state)
 	}
-	return slots, nil
+	return slots, shards, nil
 }
 
 // clearStraySlotsLocked unmarks slots that no chunk counts as its own.

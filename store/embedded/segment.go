@@ -3,6 +3,7 @@ package embedded
 import (
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
@@ -12,8 +13,11 @@ import (
 type Memory interface {
 	// Bytes returns the whole mapping, from the header to the end of the data.
 	Bytes() []byte
+	// Words returns the same memory as 64-bit words in the machine's byte order,
+	// for what is read while it is written.
+	Words() []atomic.Uint64
 	// Prepare allocates [offset, offset+n) of the file for good, so that touching
-	// it later can't fail.
+	// it later can't fail. It may be asked for the same range again.
 	Prepare(offset, n uint64) error
 }
 
@@ -21,6 +25,12 @@ type Memory interface {
 type segment struct {
 	Layout
 	mem []byte
+	// records are the words of the record table.
+	records []atomic.Uint64
+}
+
+func newSegment(mem Memory, layout Layout) *segment {
+	return &segment{Layout: layout, mem: mem.Bytes(), records: mem.Words()[layout.recordsAt/8:][:uint64(layout.Records)*recordWords]}
 }
 
 // clientEntry is a store client's line in the session table.
@@ -49,11 +59,34 @@ func (s *segment) clearClient(i int) {
 }
 
 // A namespace's line is the length of its description, the description, and at
-// the end of the line how often it was reset.
+// the end of the line its quota, its chunks' time to live and how often it was
+// reset.
 const (
 	resetsAt         = namespaceBytes - 4
-	maxNamespaceSpec = resetsAt - 4
+	nsTTLAt          = resetsAt - 4
+	nsQuotaAt        = nsTTLAt - 8
+	maxNamespaceSpec = nsQuotaAt - 4
 )
+
+// namespaceTTL is how many seconds a namespace's chunks live that are stored
+// without a time of their own, 0 for ever.
+func (s *segment) namespaceTTL(i int) uint32 {
+	return le.Uint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+nsTTLAt:])
+}
+
+func (s *segment) setNamespaceTTL(i int, seconds uint32) {
+	le.PutUint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+nsTTLAt:], seconds)
+}
+
+// namespaceQuota is the most bytes that a namespace's chunks may take, 0 for no
+// bound.
+func (s *segment) namespaceQuota(i int) uint64 {
+	return le.Uint64(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+nsQuotaAt:])
+}
+
+func (s *segment) setNamespaceQuota(i int, bytes uint64) {
+	le.PutUint64(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+nsQuotaAt:], bytes)
+}
 
 func (s *segment) resets(i int) uint32 {
 	return le.Uint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+resetsAt:])

@@ -32,20 +32,18 @@ type slabAllocator struct {
 	// keepEmpty: a slab stays in its class when it becomes empty, so that the
 	// slots that an earlier master granted in it keep their places.
 	keepEmpty bool
-	// assign is told when a slab takes up or, with 0, leaves a size class.
-	assign func(slab, slotBytes uint32)
+	// assign is told when a slab takes up or, with 0, leaves a size class. It may
+	// refuse the first.
+	assign func(slab, slotBytes uint32) error
+	// stuck: there was a free slab, and assign refused it.
+	stuck bool
 }
 
-func newSlabAllocator(l *Layout, assign func(slab, slotBytes uint32)) *slabAllocator {
+func newSlabAllocator(l *Layout, assign func(slab, slotBytes uint32) error) *slabAllocator {
 	return &slabAllocator{
 		slotsPerSlab: l.SlotsPerSlab, slabBytes: l.SlabBytes,
 		slabs: make([]slab, l.Slabs), classes: map[uint32]*sizeClass{}, assign: assign,
 	}
-}
-
-// slotBytesFor rounds a shard's length up to its size class.
-func slotBytesFor(shardBytes int) uint32 {
-	return max(uint32((shardBytes+slotAlign-1)/slotAlign*slotAlign), minSlotBytes)
 }
 
 // addSlab makes a slab available that is in no class.
@@ -63,6 +61,9 @@ func (a *slabAllocator) alloc(slotBytes uint32) (uint32, bool) {
 			return 0, false
 		}
 		id := a.freeSlabs[len(a.freeSlabs)-1]
+		if a.stuck = a.assign(id, slotBytes) != nil; a.stuck {
+			return 0, false
+		}
 		a.freeSlabs = a.freeSlabs[:len(a.freeSlabs)-1]
 		a.open(c, id)
 	}
@@ -87,7 +88,6 @@ func (a *slabAllocator) open(c *sizeClass, id uint32) {
 	a.slabs[id] = slab{slotBytes: c.slotBytes, slots: uint32(a.slabBytes / uint64(c.slotBytes)), free: a.slabs[id].free[:0]}
 	c.partial = append(c.partial, id)
 	c.slabs++
-	a.assign(id, c.slotBytes)
 }
 
 // release gives a slot back. A slab that becomes empty leaves its class, unless
@@ -180,7 +180,7 @@ func (a *slabAllocator) retire(id uint32) {
 	c.slabs--
 	s.slotBytes = 0
 	a.freeSlabs = append(a.freeSlabs, id)
-	a.assign(id, 0)
+	_ = a.assign(id, 0) // leaving is never refused
 }
 
 func (a *slabAllocator) removePartial(c *sizeClass, id uint32) {

@@ -8,6 +8,9 @@ func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
 		if slot, ok := m.alloc.alloc(slotBytes); ok {
 			return slot, true
 		}
+		if m.alloc.stuck {
+			return 0, false // evicting would not help
+		}
 		if !m.evictLocked(slotBytes) && !m.takeSlabLocked(slotBytes) {
 			return 0, false
 		}
@@ -23,9 +26,8 @@ func (m *Master) recordLocked(slotBytes uint32) (uint32, bool) {
 			m.free = m.free[:n-1]
 			return id, true
 		}
-		if m.fresh < m.seg.Records {
-			m.fresh++
-			return m.fresh - 1, true
+		if id, ok := m.freshRecordLocked(); ok {
+			return id, true
 		}
 		if !m.evictLocked(slotBytes) {
 			return 0, false
@@ -77,11 +79,11 @@ func (m *Master) emptySlabLocked(id uint32) bool {
 	s := &m.alloc.slabs[id]
 	var victims []uint32
 	for i := range s.slots {
-		if e, ok := m.seg.readSlot(id*m.seg.SlotsPerSlab + i); ok {
-			if m.live[e.record].inUse() {
+		if rec, ok := m.seg.ownerOf(id*m.seg.SlotsPerSlab + i); ok {
+			if m.live[rec].inUse() {
 				return false
 			}
-			victims = append(victims, e.record)
+			victims = append(victims, rec)
 		}
 	}
 	if uint32(len(victims)) != s.used {

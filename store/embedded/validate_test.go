@@ -39,13 +39,18 @@ func (m *Master) validate(t fataler) {
 		if _, ok := m.seg.readRecord(id); !ok {
 			t.Fatalf("record %d is not valid in the segment", id)
 		}
+		shards := uint64(0)
 		for slot := r.slot; slot != noSlot; {
 			e, ok := m.seg.readSlot(slot)
-			if !ok || e.record != id {
+			if owner, found := m.seg.ownerOf(slot); !ok || !found || owner != id {
 				t.Fatalf("record %d: slot %d is not its own", id, slot)
 			}
 			take(slot, "a record")
+			shards |= 1 << e.shard
 			slot = e.next
+		}
+		if shards != l.shards {
+			t.Fatalf("record %d: slots hold shards %#x, counted are %#x", id, shards, l.shards)
 		}
 	}
 	for slot := range m.doomed {

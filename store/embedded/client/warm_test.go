@@ -2,10 +2,12 @@ package client
 
 import (
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
@@ -20,6 +22,7 @@ type fakeMemory struct {
 }
 
 func (m *fakeMemory) Bytes() []byte             { return m.bytes }
+func (m *fakeMemory) Words() []atomic.Uint64    { return shm.Words(m.bytes) }
 func (m *fakeMemory) FD() int                   { return -1 }
 func (m *fakeMemory) Close() error              { return nil }
 func (m *fakeMemory) Prepare(_, _ uint64) error { return nil }
