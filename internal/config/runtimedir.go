@@ -23,6 +23,8 @@ const (
 	LookupdSocket = "lookupd.sock"
 	// StoreSocket takes the gRPC calls of the store.
 	StoreSocket = "store.sock"
+	// CallsSocket takes the same calls from workers, over internal/unary.
+	CallsSocket = "calls.sock"
 )
 
 // WorkerSocket names the session socket of the worker of a device.

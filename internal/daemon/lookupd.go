@@ -16,6 +16,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/proc"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/unary"
 	"github.com/mooncake-sidecar/sidecar/internal/version"
 	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
@@ -105,6 +106,11 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		return err
 	}
 	defer stopCalls(calls)
+	fast, err := serveWorkers(filepath.Join(dir, config.CallsSocket), service, &background, stop, log)
+	if err != nil {
+		return err
+	}
+	defer fast.Stop(stopTimeout)
 	background.Go(func() { maintain(ctx, master, sup, log) })
 	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
 		"store_bytes", cfg.StoreBytes.String(), "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
@@ -168,6 +174,22 @@ func serveStore(path string, service storepb.StoreServer, background *sync.WaitG
 	background.Go(func() {
 		if err := calls.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			fail(fmt.Errorf("store service: %w", err))
+		}
+	})
+	return calls, nil
+}
+
+// serveWorkers starts the same service for the calls of workers.
+func serveWorkers(path string, service storepb.StoreServer, background *sync.WaitGroup, fail func(error), log *slog.Logger) (*unary.Server, error) {
+	l, err := listenOwn(path, log)
+	if err != nil {
+		return nil, err
+	}
+	calls := unary.NewServer(maxMessageBytes)
+	storepb.RegisterStoreServer(calls, service)
+	background.Go(func() {
+		if err := calls.Serve(l); err != nil {
+			fail(fmt.Errorf("store calls: %w", err))
 		}
 	})
 	return calls, nil

@@ -9,6 +9,10 @@ import (
 	"syscall"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
@@ -116,4 +120,25 @@ func probe(ctx context.Context, path string) (*Status, error) {
 		Daemon: welcome.Daemon, Version: welcome.Version, PID: welcome.PID, Socket: path,
 		Autostarted: welcome.Autostarted, StoreReady: pong.StoreReady,
 	}, nil
+}
+
+// dialStore makes the connection to the store's gRPC service, which connects
+// when it is used and again soon after lookupd was restarted.
+func dialStore(dir string) (*grpc.ClientConn, error) {
+	path := filepath.Join(dir, config.StoreSocket)
+	rpc, err := grpc.NewClient("passthrough:///"+path,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("localhost"),
+		grpc.WithContextDialer(dialOwn),
+		grpc.WithInitialWindowSize(callWindowBytes), grpc.WithInitialConnWindowSize(callWindowBytes),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("store service %s: %w", path, err)
+	}
+	return rpc, nil
 }

@@ -7,16 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync"
 	"syscall"
-	"time"
-
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
@@ -24,6 +20,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
 	"github.com/mooncake-sidecar/sidecar/internal/proc"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/unary"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
 	"github.com/mooncake-sidecar/sidecar/internal/version"
 	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
@@ -137,10 +134,8 @@ func keptBy(chunks *client.Client) func(func([]connector.SegmentInfo, []int) err
 // connectStore starts the store's client. close ends it; no call may be under
 // way then.
 func connectStore(dir string, background func(work func()), log *slog.Logger) (chunks *client.Client, closeStore func() error, err error) {
-	rpc, err := dialStore(dir)
-	if err != nil {
-		return nil, nil, err
-	}
+	path := filepath.Join(dir, config.CallsSocket)
+	rpc := unary.NewClient(func(ctx context.Context) (net.Conn, error) { return dialOwn(ctx, path) }, maxMessageBytes)
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	chunks = client.New(client.Config{
@@ -155,27 +150,6 @@ func connectStore(dir string, background func(work func()), log *slog.Logger) (c
 		running.Wait()
 		return errors.Join(chunks.Close(), rpc.Close())
 	}, nil
-}
-
-// dialStore makes the connection to the store's gRPC service, which connects
-// when it is used and again soon after lookupd was restarted.
-func dialStore(dir string) (*grpc.ClientConn, error) {
-	path := filepath.Join(dir, config.StoreSocket)
-	rpc, err := grpc.NewClient("passthrough:///"+path,
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithAuthority("localhost"),
-		grpc.WithContextDialer(dialOwn),
-		grpc.WithInitialWindowSize(callWindowBytes), grpc.WithInitialConnWindowSize(callWindowBytes),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
-			MinConnectTimeout: time.Second,
-		}),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("store service %s: %w", path, err)
-	}
-	return rpc, nil
 }
 
 // storeEdge is what the store's client needs of the operating system.

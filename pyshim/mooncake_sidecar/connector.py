@@ -233,7 +233,14 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         self._maintainer.first_attempt.wait(_WORKER_WAITS_S)
 
     def _make_worker(self, take_link: Any, rank: int) -> WorkerRole:
-        return WorkerRole(take_link, rank=rank, by_block=self._by_block, count=self._stats.add, note=Jobs(self._stats))
+        return WorkerRole(
+            take_link,
+            rank=rank,
+            by_block=self._by_block,
+            may_wait=self._vllm_config.parallel_config.data_parallel_size == 1,
+            count=self._stats.add,
+            note=Jobs(self._stats),
+        )
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if (metadata := self._step()) is not None:

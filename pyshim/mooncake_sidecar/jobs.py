@@ -65,6 +65,8 @@ class StepCommands:
     stores: list[JobCommand] = field(default_factory=list)
     finished: list[str] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
+    idle: bool = False
+    """Nothing runs in the engine: this step computes nothing, and no step before it is under way."""
 
 
 @dataclass

@@ -10,6 +10,7 @@ keeps its blocks out of use.
 
 import logging
 import os
+import select
 import socket
 from collections import deque
 from dataclasses import dataclass
@@ -75,6 +76,8 @@ class Link:
         session.sock.setblocking(False)
         self._session = session
         self._sock: socket.socket | None = session.sock
+        self._poller = select.poll()
+        self._poller.register(session.sock, select.POLLIN)
         self._board = board
         self._limits = limits
         self.store_ready = store_ready
@@ -154,6 +157,10 @@ class Link:
             return []
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the socket holds something or has ended. False: it has not in that time."""
+        return self._sock is not None and seconds > 0 and bool(self._poller.poll(seconds * 1000))
 
     def flush(self, now: float) -> None:
         """Send what the socket takes."""

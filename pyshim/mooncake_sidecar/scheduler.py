@@ -73,6 +73,7 @@ class SchedulerRole:
         self._retire_next: list[str] = []
         self._released: list[str] = []
         self._not_ready: dict[int, float] = {}
+        self._running: set[str] = set()
 
     # ---- hooks in the order of a step ----
 
@@ -152,6 +153,7 @@ class SchedulerRole:
                 step.loads.append(self._load(entry))
         self._armed.clear()
         scheduled = output.num_scheduled_tokens
+        step.idle = not scheduled and not self._running
         self._saver.advance(scheduled)
         self._begin_new(output)
         self._begin_resumed(output)
@@ -236,6 +238,9 @@ class SchedulerRole:
         late = self._saver.late
         step.finished += self._retire_next
         self._retire_next = []
+        if self._running:
+            self._running -= output.finished_req_ids
+            self._running.difference_update(output.preempted_req_ids or ())
         for request_id in output.finished_req_ids:
             (self._retire_next if request_id in late else step.finished).append(request_id)
         if self._released:
@@ -276,6 +281,7 @@ class SchedulerRole:
     def _begin_new(self, output: Any) -> None:
         """Requests scheduled for the first time, and with the second model runner those resumed."""
         for new in output.scheduled_new_reqs:
+            self._running.add(new.req_id)
             entry = self._entries.get(new.req_id)
             if entry is None:
                 continue
@@ -286,6 +292,7 @@ class SchedulerRole:
     def _begin_resumed(self, output: Any) -> None:
         """With the first model runner: requests that come back after a preemption."""
         for request_id in output.scheduled_cached_reqs.resumed_req_ids:
+            self._running.add(request_id)
             if (entry := self._entries.get(request_id)) is not None:
                 # It computes everything again, what it had generated included.
                 request = entry.request

@@ -1,8 +1,10 @@
 """The worker role: passes jobs to mooncake-worker and reports what became of them.
 
-The hooks run on vLLM's worker thread and never wait: they send what the socket
-takes, read what it holds, and enforce deadlines. Sessions are made and remade by
-a background thread (``maintainer``).
+The hooks run on vLLM's worker thread: they send what the socket takes, read what
+it holds, and enforce deadlines. They wait in one case only, and briefly: a load
+is under way and nothing runs in the engine. Its core would sleep as long between
+steps, and sees the load's end a step sooner this way. Sessions are made and
+remade by a background thread (``maintainer``).
 """
 
 import logging
@@ -16,6 +18,10 @@ from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, block_ids
 from mooncake_sidecar.link import Link, Outcome
 
 logger = logging.getLogger("vllm.mooncake_sidecar.worker")
+
+# About what an empty step takes, with the millisecond that vLLM's core sleeps after it
+# (``EngineCoreProc._process_engine_step``, 0.32.0): so long a new request would wait anyway.
+_IDLE_WAIT_S = 0.002
 
 
 @dataclass
@@ -39,6 +45,7 @@ class WorkerRole:
         *,
         rank: int,
         by_block: bool,
+        may_wait: bool = True,
         count: Callable[[str, float], None] = lambda name, value: None,
         note: Callable[[Outcome], None] = lambda outcome: None,
         clock: Callable[[], float] = time.monotonic,
@@ -47,12 +54,14 @@ class WorkerRole:
         take_link: a newly registered link, once, or None.
         rank: this worker's rank in the engine.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
+        may_wait: no other engine computes in lock-step with this one.
         count: adds to a named counter.
         note: is told of each job's end.
         """
         self._take_link = take_link
         self._rank = rank
         self._by_block = by_block
+        self._may_wait = may_wait
         self._count = count
         self._note = note
         self._clock = clock
@@ -62,6 +71,7 @@ class WorkerRole:
         self._found = Transfers()
         self._bad_blocks: set[int] = set()
         self._owed: StepCommands | None = None
+        self._idle = False
         self._report = Report()
         self._ready: bool | None = None
         self._renewed = False
@@ -74,6 +84,7 @@ class WorkerRole:
     def start_loads(self, step: StepCommands) -> None:
         """``start_load_kv``."""
         self._adopt()
+        self._idle = step.idle and self._may_wait
         if self._owed is not None:
             # The last step's hook was left out: its bytes are final by now.
             self.start_stores(self._owed)
@@ -100,6 +111,8 @@ class WorkerRole:
     def poll(self) -> Transfers:
         """``get_transfer_results``: requests whose load is over since the last call."""
         self._pump()
+        if self._idle and self._loading and not self._found.received and self._link is not None:
+            self._await_load(self._link)
         found, self._found = self._found, Transfers()
         return found
 
@@ -132,6 +145,12 @@ class WorkerRole:
         if self._link is None:
             return False
         return self._link.submit(command.job, kind, command.request, command.frame, self._clock())
+
+    def _await_load(self, link: Link) -> None:
+        """Give the daemon a moment, and the processor, to end a load that all wait for."""
+        until = self._clock() + _IDLE_WAIT_S
+        while not self._found.received and link.wait(until - self._clock()):
+            self._collect(link.pump(self._clock()))
 
     def _adopt(self) -> None:
         """Take a session that the maintainer has made; the one before is drained."""

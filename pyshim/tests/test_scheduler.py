@@ -372,3 +372,25 @@ def test_block_bytes_are_little_endian_words():
 
     assert block_bytes([1, 258]) == b"\1\0\0\0\2\1\0\0"
     assert array.array("I").itemsize == 4
+
+
+def test_a_step_is_idle_when_nothing_runs(make_engine):
+    engine = make_engine(budget=256)
+    engine.add("a", 100)
+    engine.lookup.hits["a"] = 96
+    assert engine.step().idle  # the load is all there is
+    assert engine.step().idle
+    engine.add("b", 8)  # too short for the connector to hear of
+    assert not engine.step().idle
+    engine.add("c", 100, seed=1)
+    engine.lookup.hits["c"] = 96
+    # An asynchronous engine may have nothing to schedule for a request whose last step is under way.
+    budget, engine.scheduler.max_num_scheduled_tokens = engine.scheduler.max_num_scheduled_tokens, 0
+    idle = engine.step().idle
+    assert engine.output.num_scheduled_tokens == {} and not idle
+    engine.scheduler.max_num_scheduled_tokens = budget
+    while "b" in engine.scheduler.requests:
+        engine.step()
+    assert engine.step().idle
+    engine.step(received={"a", "c"})
+    engine.drain()
