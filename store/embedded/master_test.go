@@ -36,6 +36,13 @@ type world struct {
 }
 
 func newWorld(tb testing.TB, dataBytes uint64) *world {
+	w := newBareWorld(tb, dataBytes)
+	w.prepare()
+	return w
+}
+
+// newBareWorld has a store of which no memory is ready.
+func newBareWorld(tb testing.TB, dataBytes uint64) *world {
 	layout, err := NewLayout([16]byte{1, 2, 3}, dataBytes)
 	if err != nil {
 		tb.Fatal(err)
@@ -44,7 +51,6 @@ func newWorld(tb testing.TB, dataBytes uint64) *world {
 	if w.m, err = Create(w.mem, layout, w.options()); err != nil {
 		tb.Fatal(err)
 	}
-	w.prepare()
 	return w
 }
 

@@ -37,14 +37,17 @@ func (m *Master) PutStart(session Session, n store.Namespace, items []store.PutI
 	if err != nil {
 		return nil, err
 	}
-	grants := make([]store.PutGrant, len(items))
-	full := map[uint32]bool{}
+	// All are looked at before the first is granted: nobody would hear of that one.
 	for i := range items {
 		it := &items[i]
 		if int(it.Group) >= len(ns.groups) || it.Shard >= store.MaxShards || ns.groups[it.Group].complete>>it.Shard&1 == 0 {
 			return nil, fmt.Errorf("put of group %d shard %d: the namespace has no such shard", it.Group, it.Shard)
 		}
-		grants[i] = m.grantPutLocked(c, n.ID, &ns.groups[it.Group], it, full)
+	}
+	grants := make([]store.PutGrant, len(items))
+	full := map[uint32]bool{}
+	for i := range items {
+		grants[i] = m.grantPutLocked(c, n.ID, &ns.groups[items[i].Group], &items[i], full)
 	}
 	return grants, nil
 }

@@ -1,6 +1,11 @@
 package embedded
 
-import "github.com/mooncake-sidecar/sidecar/store"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+)
 
 // slotLocked returns a slot of the size, evicting if it must.
 func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
@@ -50,24 +55,24 @@ func (m *Master) evictLocked(slotBytes uint32) bool {
 	return true
 }
 
-// takeSlabLocked frees a slab of the class that has most of them, so that a
-// class that came late, or grew, gets memory. All chunks of the slab go.
+// takeSlabLocked frees a slab of the class that has most of them, or of the next
+// one if all of its slabs are in use, so that a class that came late, or grew,
+// gets memory. All chunks of the slab go.
 func (m *Master) takeSlabLocked(slotBytes uint32) bool {
-	var donor *sizeClass
+	var donors []*sizeClass
 	for _, c := range m.alloc.classes {
-		if c.slotBytes == slotBytes || c.slabs == 0 {
-			continue
-		}
-		if donor == nil || c.slabs > donor.slabs || c.slabs == donor.slabs && c.slotBytes < donor.slotBytes {
-			donor = c
+		if c.slotBytes != slotBytes && c.slabs > 0 {
+			donors = append(donors, c)
 		}
 	}
-	if donor == nil {
-		return false
-	}
-	for id := range m.alloc.slabs {
-		if m.alloc.slabs[id].slotBytes == donor.slotBytes && m.emptySlabLocked(uint32(id)) {
-			return true
+	slices.SortFunc(donors, func(a, b *sizeClass) int {
+		return cmp.Or(cmp.Compare(b.slabs, a.slabs), cmp.Compare(a.slotBytes, b.slotBytes))
+	})
+	for _, donor := range donors {
+		for id := range m.alloc.slabs {
+			if m.alloc.slabs[id].slotBytes == donor.slotBytes && m.emptySlabLocked(uint32(id)) {
+				return true
+			}
 		}
 	}
 	return false
