@@ -1,108 +1,130 @@
-// Package index is the table from a chunk's key to its record number: open
-// addressing with linear probing, 8 bytes an entry, no pointers for the garbage
-// collector to follow, memory fixed at creation.
-//
-// The table holds only a 32-bit tag of the key and the record number. Whether a
-// record really is the key's is for the caller to say, who has the whole key in
-// the record: see Find. Keys are digests already, so their bits are used as they
-// are, the low ones for the slot and the high ones for the tag.
-//
-// A Table is not safe for concurrent use by a writer; any number of readers may
-// share it while nobody writes.
 package index
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+)
+
+// MaxCapacity is the most records that a table can have.
+const MaxCapacity = 1<<numberBits - 2
+
+const (
+	numberBits = 25
+	numberMask = 1<<numberBits - 1
+	// stripes is how many counters of removals there are: enough that few
+	// lookups meet a removal of another chain.
+	stripes = 1 << 10
+	// patience is how many records a reader goes along before it looks whether it
+	// is still in the chain that it began with.
+	patience = 64
+)
 
 // Table maps 64-bit keys to record numbers.
 //
-// INVARIANT: between the home slot of an entry and the entry there is no empty
-// slot (removal shifts back, there are no tombstones).
+// Find is for any goroutine. Insert and Remove are for one at a time; see the
+// package's comment for what readers see meanwhile.
+//
+// INVARIANT: a record is in at most one chain, that of its key's bucket.
 type Table struct {
-	// entries[i] is 0 for an empty slot, else tag<<32 | record+1.
-	entries []uint64
-	mask    uint64
-	used    int
-	limit   int
+	// A link is 0 for the chain's end, else tag<<numberBits | record+1.
+	heads []atomic.Uint32 // by bucket, the link to the first record
+	next  []atomic.Uint32 // by record, the link to the one behind it
+	// removals counts those from the buckets of a stripe.
+	removals []atomic.Uint64
+	used     int
 }
 
-// New returns a table for up to capacity records, filled at most to three
-// quarters.
+// New returns a table for the records [0, capacity).
 //
-// REQUIRES: 0 < capacity < 2^31.
+// REQUIRES: 0 < capacity <= MaxCapacity.
 func New(capacity int) *Table {
-	if capacity <= 0 || capacity >= 1<<31 {
+	if capacity <= 0 || capacity > MaxCapacity {
 		panic(fmt.Sprintf("BUG: index capacity %d", capacity))
 	}
-	size := 8
-	for size/4*3 < capacity {
-		size *= 2
+	return &Table{
+		heads: make([]atomic.Uint32, capacity+capacity/4), next: make([]atomic.Uint32, capacity),
+		removals: make([]atomic.Uint64, stripes),
 	}
-	return &Table{entries: make([]uint64, size), mask: uint64(size - 1), limit: capacity}
 }
 
-// Len returns the number of records in the table.
+// Len returns the number of records in the table. It is the writer's.
 func (t *Table) Len() int { return t.used }
 
 // Bytes returns the size of the table's memory.
-func (t *Table) Bytes() int { return len(t.entries) * 8 }
+func (t *Table) Bytes() int { return 4*len(t.heads) + 4*len(t.next) + 8*len(t.removals) }
 
-func entryOf(key uint64, record uint32) uint64 {
-	return key>>32<<32 | (uint64(record) + 1)
+// place returns a key's bucket and, shifted into place, its tag. Keys need not
+// be spread evenly, but should differ.
+func (t *Table) place(key uint64) (bucket, tag uint32) {
+	spread := key * 0x9E3779B97F4A7C15
+	high, _ := bits.Mul64(spread, uint64(len(t.heads)))
+	return uint32(high), uint32(spread>>8) &^ numberMask
 }
 
+func (t *Table) removalsOf(bucket uint32) *atomic.Uint64 { return &t.removals[bucket%stripes] }
+
 // Find returns the record of key. isKey tells whether a record, whose tag fits,
-// is the key's.
-func (t *Table) Find(key uint64, isKey func(record uint32) bool) (uint32, bool) {
-	for i := key & t.mask; ; i = (i + 1) & t.mask {
-		e := t.entries[i]
-		if e == 0 {
-			return 0, false
-		}
-		if e>>32 == key>>32 {
-			if record := uint32(e) - 1; isKey(record) {
-				return record, true
-			}
+// is the key's. It may be asked about a record while that is written anew; what
+// it says then is not believed.
+func (t *Table) Find(key uint64, isKey func(record uint32) bool) (record uint32, found bool) {
+	bucket, tag := t.place(key)
+	counter := t.removalsOf(bucket)
+	for {
+		before := counter.Load()
+		record, found = t.walk(bucket, tag, counter, before, isKey)
+		if counter.Load() == before {
+			return record, found
 		}
 	}
+}
+
+// walk looks through a chain. Once the counter is no longer what it was before,
+// it may return anything.
+func (t *Table) walk(bucket, tag uint32, counter *atomic.Uint64, before uint64, isKey func(record uint32) bool) (uint32, bool) {
+	steps := 0
+	for link := t.heads[bucket].Load(); link != 0; {
+		record := link&numberMask - 1
+		if link&^numberMask == tag && isKey(record) {
+			return record, true
+		}
+		link = t.next[record].Load()
+		if steps++; steps%patience == 0 && counter.Load() != before {
+			return 0, false
+		}
+	}
+	return 0, false
 }
 
 // Insert adds a record under key.
 //
-// REQUIRES: the key is not in the table and Len() < capacity.
+// REQUIRES: neither the key nor the record is in the table, and what isKey will
+// read of the record is written.
 func (t *Table) Insert(key uint64, record uint32) {
-	if t.used == t.limit {
-		panic("BUG: index is full")
-	}
-	i := key & t.mask
-	for t.entries[i] != 0 {
-		i = (i + 1) & t.mask
-	}
-	t.entries[i] = entryOf(key, record)
+	bucket, tag := t.place(key)
+	t.next[record].Store(t.heads[bucket].Load())
+	t.heads[bucket].Store(tag | (record + 1))
 	t.used++
 }
 
-// Remove drops a record that was inserted under key. keyOf returns the key of
-// any record in the table: the entries behind the gap move up to their home
-// slots. It reports whether the record was there.
-func (t *Table) Remove(key uint64, record uint32, keyOf func(record uint32) uint64) bool {
-	want := entryOf(key, record)
-	i := key & t.mask
-	for t.entries[i] != want {
-		if t.entries[i] == 0 {
+// Remove drops a record that was inserted under key. It reports whether the
+// record was there. When it returns, what isKey reads of the record may be
+// overwritten.
+func (t *Table) Remove(key uint64, record uint32) bool {
+	bucket, _ := t.place(key)
+	at := &t.heads[bucket]
+	for {
+		link := at.Load()
+		if link == 0 {
 			return false
 		}
-		i = (i + 1) & t.mask
-	}
-	t.used--
-	gap := i
-	for j := (i + 1) & t.mask; t.entries[j] != 0; j = (j + 1) & t.mask {
-		home := keyOf(uint32(t.entries[j])-1) & t.mask
-		// The entry may move into the gap unless its home lies behind the gap.
-		if (j-home)&t.mask >= (j-gap)&t.mask {
-			t.entries[gap] = t.entries[j]
-			gap = j
+		if link&numberMask == record+1 {
+			break
 		}
+		at = &t.next[link&numberMask-1]
 	}
-	t.entries[gap] = 0
+	at.Store(t.next[record].Load())
+	t.removalsOf(bucket).Add(1)
+	t.used--
 	return true
 }

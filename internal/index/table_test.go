@@ -6,43 +6,55 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAgainstMap drives the table and a Go map with the same operations; keys
-// are drawn from few values so that probes collide and removal has to shift.
+// TestAgainstMap drives the table and a Go map with the same operations, with so
+// few buckets that chains have many records.
 func TestAgainstMap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		const capacity = 48
+		capacity := rapid.IntRange(1, 48).Draw(t, "capacity")
 		table := New(capacity)
 		model := map[uint64]uint32{}
 		keys := map[uint32]uint64{}
-		keyOf := func(record uint32) uint64 { return keys[record] }
-		next := uint32(0)
+		var free []uint32
+		for r := range capacity {
+			free = append(free, uint32(r))
+		}
+		find := func(key uint64) (uint32, bool) {
+			return table.Find(key, func(r uint32) bool { return keys[r] == key })
+		}
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
-			key := uint64(rapid.IntRange(0, 3).Draw(t, "tag"))<<32 | uint64(rapid.IntRange(0, 90).Draw(t, "slot"))
+			key := uint64(rapid.IntRange(1, 90).Draw(t, "key"))
 			record, present := model[key]
 			switch rapid.IntRange(0, 2).Draw(t, "op") {
 			case 0:
-				if !present && len(model) < capacity {
-					model[key], keys[next] = next, key
-					table.Insert(key, next)
-					next++
+				if !present && len(free) > 0 {
+					at := rapid.IntRange(0, len(free)-1).Draw(t, "record")
+					record = free[at]
+					free[at] = free[len(free)-1]
+					free = free[:len(free)-1]
+					model[key], keys[record] = record, key
+					table.Insert(key, record)
 				}
 			case 1:
-				if !present {
-					record = next + 1000
+				if !present && len(free) > 0 {
+					record = free[0]
 				}
-				if got := table.Remove(key, record, keyOf); present != got {
-					t.Fatalf("Remove(%#x) = %v, want %v", key, got, present)
+				if present || len(free) > 0 {
+					if got := table.Remove(key, record); present != got {
+						t.Fatalf("Remove(%#x) = %v, want %v", key, got, present)
+					}
 				}
-				delete(model, key)
-				delete(keys, record)
+				if present {
+					delete(model, key)
+					delete(keys, record)
+					free = append(free, record)
+				}
 			}
 			for k := range model {
-				got, ok := table.Find(k, func(r uint32) bool { return keys[r] == k })
-				if !ok || got != model[k] {
+				if got, ok := find(k); !ok || got != model[k] {
 					t.Fatalf("Find(%#x) = %d, %v, want %d", k, got, ok, model[k])
 				}
 			}
-			if _, ok := table.Find(key, func(r uint32) bool { return keys[r] == key }); ok != hasKey(model, key) {
+			if _, ok := find(key); ok != hasKey(model, key) {
 				t.Fatalf("Find(%#x) found = %v", key, ok)
 			}
 			if table.Len() != len(model) {
@@ -57,25 +69,17 @@ func hasKey(m map[uint64]uint32, key uint64) bool {
 	return ok
 }
 
-func BenchmarkFind(b *testing.B) {
-	const n = 1 << 20
-	table := New(n)
-	keys := make([]uint64, n)
-	x := uint64(88172645463325252)
-	for i := range keys {
-		x ^= x << 13
-		x ^= x >> 7
-		x ^= x << 17
-		keys[i] = x
-		table.Insert(x, uint32(i))
+// TestEveryRecordFits: the highest number of the largest table has a link of its
+// own.
+func TestEveryRecordFits(t *testing.T) {
+	table := New(MaxCapacity)
+	keys := map[uint32]uint64{0: 1, 1: 1 << 63, MaxCapacity - 1: ^uint64(0)}
+	for record, key := range keys {
+		table.Insert(key, record)
 	}
-	b.ReportAllocs()
-	i := 0
-	for b.Loop() {
-		k := keys[i&(n-1)]
-		if _, ok := table.Find(k, func(r uint32) bool { return keys[r] == k }); !ok {
-			b.Fatal("lost")
+	for record, key := range keys {
+		if got, ok := table.Find(key, func(r uint32) bool { return keys[r] == key }); !ok || got != record {
+			t.Errorf("record %d: found %d, %v", record, got, ok)
 		}
-		i += 7919
 	}
 }

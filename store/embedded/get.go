@@ -127,7 +127,7 @@ func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store
 			m.stats.Corrupt++
 			m.dropLocked(rec, RemovedCorrupt)
 		} else {
-			m.live[rec].missOnce = true
+			m.faces.set(rec, faceMissOnce)
 		}
 	}
 	return nil

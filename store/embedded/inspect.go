@@ -69,7 +69,7 @@ func (m *Master) Inspect(id store.NamespaceID, groups []uint32, hashes []kv.Hash
 		switch live := &m.live[rec]; {
 		case live.state == livePartial:
 			states[i] = ChunkPartial
-		case live.state == liveActive && live.missOnce:
+		case live.state == liveActive && m.faces.has(rec, faceMissOnce):
 			states[i] = ChunkFailed
 		case live.state == liveActive:
 			states[i] = ChunkPresent

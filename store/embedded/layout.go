@@ -38,10 +38,10 @@ const (
 	bytesPerRecord = 32 << 10
 	// maxNumber bounds slot and record numbers: a slot's entry has 25 bits for
 	// one, of which 0 stands for an entry that is not in use.
-	maxNumber = 1<<25 - 2
-	minSlabBytes   = 2 << 20
-	maxSlabBytes   = 1 << 30
-	pageBytes      = 4096
+	maxNumber    = 1<<25 - 2
+	minSlabBytes = 2 << 20
+	maxSlabBytes = 1 << 30
+	pageBytes    = 4096
 )
 
 var (

@@ -43,17 +43,20 @@ type Options struct {
 }
 
 // Master owns the segment: it allocates, indexes and evicts. It is safe for
-// concurrent use; lookups share a read lock, all else takes the write lock for
-// the time of one batch.
+// concurrent use; lookups take no lock, what asks about the whole of it shares a
+// read lock, all else takes the write lock for the time of one batch.
 type Master struct {
 	opts Options
 	seg  *segment
 	mem  Memory
 
-	mu sync.RWMutex // guards all below, and writing to the segment's tables
+	// table and faces are read without the lock, see View.
+	table *index.Table
+	faces faces
+
+	mu sync.RWMutex // guards all below, and writing to the above and the segment's tables
 
 	alloc      *slabAllocator
-	table      *index.Table
 	policies   map[uint32]evict.Policy // by slot size
 	namespaces []*namespace            // by index in the segment; nil for free
 	byDigest   map[[sha256.Size]byte]int
@@ -109,8 +112,6 @@ type liveRecord struct {
 	leases  uint16
 	puts    uint8
 	state   uint8
-	// missOnce: a load of the chunk failed; the next lookup is told it is absent.
-	missOnce bool
 }
 
 func (l *liveRecord) inUse() bool { return l.readers != 0 || l.leases != 0 || l.puts != 0 }
@@ -146,6 +147,7 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 	m := &Master{
 		opts: opts, mem: mem, seg: newSegment(mem, layout),
 		table:      index.New(int(layout.Records)),
+		faces:      newFaces(int(layout.Records)),
 		policies:   map[uint32]evict.Policy{},
 		namespaces: make([]*namespace, maxNamespaces),
 		byDigest:   map[[sha256.Size]byte]int{},
@@ -291,10 +293,8 @@ func keyDigest(ns store.NamespaceID, group uint32, hash *kv.Hash) uint64 {
 }
 
 func (m *Master) findLocked(ns store.NamespaceID, group uint32, hash *kv.Hash) (uint32, bool) {
-	scope := scopeOf(uint32(ns), group)
-	return m.table.Find(keyDigest(ns, group, hash), func(id uint32) bool {
-		return uint32(m.seg.recordWord(id, wordScope)) == scope && m.seg.hasHash(id, hash)
-	})
+	rec, _, ok := m.find(ns, group, hash)
+	return rec, ok
 }
 
 func (m *Master) keyOfLocked(id uint32) uint64 {

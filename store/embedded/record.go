@@ -54,6 +54,9 @@ const (
 // scopeOf is the lower half of a record's scope word.
 func scopeOf(namespace, group uint32) uint32 { return namespace | group<<16 }
 
+// wordScopeMask leaves the scope of a scope word.
+const wordScopeMask = 1<<32 - 1
+
 // stateOf takes the state out of a scope word.
 func stateOf(scope uint64) uint8 { return uint8(scope >> 56) }
 
@@ -76,7 +79,7 @@ func (s *segment) readRecord(id uint32) (record, bool) {
 	}
 	r := s.peekRecord(id)
 	sum, ok := s.recordCRC(&r)
-	return r, ok && sum == uint32(s.recordWord(id, wordEnd)>>32)
+	return r, ok && uint64(sum) == s.recordWord(id, wordEnd)>>32
 }
 
 // peekRecord reads a record that is known to be whole, or one being stored.

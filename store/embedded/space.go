@@ -160,7 +160,8 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 
 // forgetLocked frees a record number.
 func (m *Master) forgetLocked(rec uint32) {
-	m.table.Remove(m.keyOfLocked(rec), rec, m.keyOfLocked)
+	m.table.Remove(m.keyOfLocked(rec), rec)
+	m.faces.clear(rec, faceMissOnce|faceHidden)
 	m.seg.clearRecord(rec)
 	m.live[rec] = liveRecord{}
 	m.free = append(m.free, rec)

@@ -1,12 +1,23 @@
 package embedded
 
 import (
+	"slices"
+
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
-// View answers the probes of one lookup on a state of the index that does not
-// change meanwhile. It holds the master's read lock: close it soon.
+// View answers the probes of one lookup. It takes no lock: it reads the index
+// and the records while the master changes them, and each answer is right for
+// some moment between question and answer. A chunk that is there all the while
+// is never missed, and one that was never whole is never found; what goes
+// between the answer and the load is the load's to report.
+//
+// A record is read word by word. What makes the words one record is the index:
+// a record's identity is written before the record is in the index and changed
+// after it has left it, and index.Table.Find believes nothing that was read of a
+// record that left meanwhile. Whose it is and whether it is whole are in the
+// same word.
 type View struct {
 	m      *Master
 	ns     store.NamespaceID
@@ -15,18 +26,28 @@ type View struct {
 
 // View begins a lookup in the namespace.
 func (m *Master) View(ns store.NamespaceID) *View {
-	m.mu.RLock()
 	return &View{m: m, ns: ns}
 }
 
 // Exists tells whether every shard of a chunk can be loaded. A chunk whose load
 // has failed is absent to the next lookup that meets it, and only to that one.
 func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
-	rec, ok := v.m.findLocked(v.ns, uint32(group), &hash)
-	if !ok || v.m.live[rec].state != liveActive {
+	rec, state, ok := v.m.find(v.ns, uint32(group), &hash)
+	if !ok || state != recActive {
 		return kv.Absent
 	}
-	if v.m.live[rec].missOnce {
+	if v.m.faces.has(rec, faceHidden|faceMissOnce) || v.missed != nil {
+		return v.disguised(rec)
+	}
+	return kv.Present
+}
+
+// disguised answers for a chunk that may be there and yet not for this lookup.
+func (v *View) disguised(rec uint32) kv.Existence {
+	switch {
+	case v.m.faces.has(rec, faceHidden), slices.Contains(v.missed, rec):
+		return kv.Absent
+	case v.m.faces.clear(rec, faceMissOnce):
 		v.missed = append(v.missed, rec)
 		return kv.Absent
 	}
@@ -34,14 +55,16 @@ func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
 }
 
 // Close ends the lookup.
-func (v *View) Close() {
-	v.m.mu.RUnlock()
-	if len(v.missed) == 0 {
-		return
-	}
-	v.m.mu.Lock()
-	defer v.m.mu.Unlock()
-	for _, rec := range v.missed {
-		v.m.live[rec].missOnce = false
-	}
+func (v *View) Close() { v.missed = nil }
+
+// find returns the record of a chunk and the state that stands in the segment.
+// It may be called with or without the lock.
+func (m *Master) find(ns store.NamespaceID, group uint32, hash *kv.Hash) (rec uint32, state uint8, ok bool) {
+	scope := uint64(scopeOf(uint32(ns), group))
+	var word uint64
+	rec, ok = m.table.Find(keyDigest(ns, group, hash), func(id uint32) bool {
+		word = m.seg.recordWord(id, wordScope)
+		return word&wordScopeMask == scope && m.seg.hasHash(id, hash)
+	})
+	return rec, stateOf(word), ok
 }
