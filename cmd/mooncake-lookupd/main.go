@@ -32,6 +32,8 @@ func lookupdCommand(cfg *config.LookupdConfig) *command.Daemon {
 		Status: func(ctx context.Context) (*daemon.Status, error) {
 			return daemon.LookupdStatus(ctx, cfg.RuntimeDir)
 		},
-		Commands: []command.Subcommand{explainCommand(func() string { return cfg.RuntimeDir })},
+		Commands: []command.Subcommand{
+			explainCommand(func() string { return cfg.RuntimeDir }), ctlCommand(func() string { return cfg.RuntimeDir }),
+		},
 	}
 }

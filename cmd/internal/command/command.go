@@ -24,6 +24,8 @@ const (
 	ExitFailure = 1 // the daemon failed; status: it is not running or does not answer
 	ExitUsage   = 2 // flags, environment or configuration file
 	ExitRunning = 3 // another daemon has the runtime directory
+	// ExitUnreachable: ctl finds no daemon in the runtime directory.
+	ExitUnreachable = 3
 )
 
 const exitCodes = `
