@@ -55,6 +55,9 @@ type LookupdConfig struct {
 	// LeaseTTL is how long a lookup keeps the chunks of its hit from eviction
 	// unless the engine releases them earlier. Default 30s.
 	LeaseTTL time.Duration
+	// GRPCNoReflection keeps the gRPC services from describing themselves. Default
+	// false: they do, to those who may call them.
+	GRPCNoReflection bool
 }
 
 // WorkerConfig is the configuration of mooncake-worker.

@@ -154,6 +154,7 @@ func (c *LookupdConfig) Fields() []Field {
 	fields := append(c.Common.fields(),
 		named(SectionLookupd, "store_bytes", "a quarter of the memory", "`size` of the shared-memory store, like 16GiB").size(&c.StoreBytes),
 		named(SectionLookupd, "lease_ttl", "30s", "`time` a lookup keeps its hit from eviction").duration(&c.LeaseTTL),
+		named(SectionLookupd, "grpc_no_reflection", "false", "do not let the gRPC services on the socket describe themselves to clients like grpcurl").bool(&c.GRPCNoReflection),
 	)
 	return append(fields, c.HTTP.fields(SectionLookupd, "9790")...)
 }

@@ -101,7 +101,14 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	})
 	ops.registry.AddLookupd(server.Stats)
 	service := embedded.NewService(master, func() map[string]uint64 { return lookupCounters(server.Stats()) })
-	calls, err := serveStore(filepath.Join(dir, config.StoreSocket), service, &background, stop, log)
+	people := &operators{
+		master: master, lookups: server.Stats, settings: control.Settings, log: log,
+		ready: func() bool { _, ready := ops.ready.Verdicts(); return ready },
+	}
+	calls, err := serveStore(filepath.Join(dir, config.StoreSocket), func(calls *grpc.Server) {
+		storepb.RegisterStoreServer(calls, service)
+		people.register(ctx, calls, !cfg.GRPCNoReflection)
+	}, &background, stop, log)
 	if err != nil {
 		return err
 	}
@@ -162,15 +169,16 @@ func storeClients(master *embedded.Master, segment *shm.Segment) func(context.Co
 	}
 }
 
-// serveStore starts the store's gRPC service; a fault of its own ends the daemon.
-func serveStore(path string, service storepb.StoreServer, background *sync.WaitGroup, fail func(error), log *slog.Logger) (*grpc.Server, error) {
+// serveStore starts the gRPC services of the store's socket, which register adds;
+// a fault of its own ends the daemon.
+func serveStore(path string, register func(*grpc.Server), background *sync.WaitGroup, fail func(error), log *slog.Logger) (*grpc.Server, error) {
 	l, err := listenOwn(path, log)
 	if err != nil {
 		return nil, err
 	}
 	calls := grpc.NewServer(grpc.MaxRecvMsgSize(maxMessageBytes), grpc.MaxSendMsgSize(maxMessageBytes),
 		grpc.InitialWindowSize(callWindowBytes), grpc.InitialConnWindowSize(callWindowBytes), grpc.NumStreamWorkers(callWorkers))
-	storepb.RegisterStoreServer(calls, service)
+	register(calls)
 	background.Go(func() {
 		if err := calls.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			fail(fmt.Errorf("store service: %w", err))
