@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,25 +23,30 @@ import (
 )
 
 // asDaemon is set in the environment of a process of this test binary that is to
-// be a daemon: lookupd or worker, with the runtime directory behind a colon.
+// be a daemon: lookupd, worker or loader, with the runtime directory behind a
+// colon, and the store's size in MiB or the loader's number behind another.
 const asDaemon = "MOONCAKE_SIDECAR_TEST_DAEMON"
 
 // runAsDaemon is the whole life of such a process.
 func runAsDaemon(what string) int {
 	name, dir, _ := strings.Cut(what, ":")
+	dir, number, _ := strings.Cut(dir, ":")
+	n, _ := strconv.Atoi(number) // 0 if there is none
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var err error
 	switch name {
 	case "lookupd":
-		cfg := &config.LookupdConfig{StoreBytes: 16 << 20}
+		cfg := &config.LookupdConfig{StoreBytes: config.Size(cmp.Or(n, 16) << 20)}
 		cfg.RuntimeDir = dir
 		cfg.SetDefaults(os.DirFS("/"))
 		err = RunLookupd(context.Background(), cfg, Control{}, log)
 	case "worker":
-		cfg := &config.WorkerConfig{}
+		cfg := &config.WorkerConfig{Device: fmt.Sprintf("host-%d", n)}
 		cfg.RuntimeDir = dir
 		cfg.SetDefaults()
 		err = RunWorker(context.Background(), cfg, Control{}, log)
+	case "loader":
+		return runLoader(dir, n)
 	}
 	if err != nil {
 		log.Error("ended", "error", err)
