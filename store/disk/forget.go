@@ -1,0 +1,106 @@
+package disk
+
+import "context"
+
+// removal is a record whose header is to say that it was removed.
+//
+// INVARIANT: it counts as a reader of its region.
+type removal struct{ place place }
+
+// Reset forgets the chunks of a namespace, those that wait to be written too. See
+// Settle.
+func (t *Tier) Reset(namespace [32]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked++
+	if t.phase == starting {
+		t.early = append(t.early, namespace)
+	} else {
+		t.resets.add(namespace)
+		t.resetsDirty, t.sweep = true, true
+	}
+	t.poke()
+}
+
+// Forget forgets chunks. See Settle.
+func (t *Tier) Forget(keys ...Key) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked++
+	for i := range keys {
+		t.forgetLocked(&keys[i])
+	}
+	t.poke()
+}
+
+func (t *Tier) forgetLocked(key *Key) {
+	k := keyOf(key)
+	if d := t.queued[k]; d != nil {
+		d.forgotten = true
+	}
+	if id, ok := t.catalog.find(k); ok {
+		t.removeLocked(id)
+	}
+}
+
+// removeLocked takes an entry out, and notes that its record is to be marked.
+func (t *Tier) removeLocked(id uint32) {
+	e := &t.catalog.entries[id]
+	t.catalog.remove(id)
+	t.stats.Removed++
+	r := &t.log.regions[e.region]
+	r.readers++
+	t.removals = append(t.removals, removal{place{region: e.region, page: e.page, pages: e.pages, sequence: r.sequence}})
+	t.poke()
+}
+
+// ForgetTag forgets the chunks with a salt tag, of one namespace or, with nil, of
+// all. It returns how many there were. See Settle.
+func (t *Tier) ForgetTag(namespace *[32]byte, tag string) (chunks int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked++
+	for _, d := range t.queued {
+		if d.chunk.Tag == tag && (namespace == nil || *namespace == d.chunk.Namespace) {
+			d.forgotten = true
+		}
+	}
+	number, known := t.tags.ids[tag]
+	if !known {
+		t.poke()
+		return 0
+	}
+	for id := range t.catalog.fresh {
+		e := &t.catalog.entries[id]
+		if e.removed || e.tag != number || namespace != nil && t.spaces.value(e.space) != *namespace {
+			continue
+		}
+		chunks++
+		t.removeLocked(id)
+	}
+	return chunks
+}
+
+// Settle returns when no restart can undo the resets and removals that were asked
+// for before. ErrUncertain: the disk is out of service, or ctx ended first; it is
+// tried on.
+func (t *Tier) Settle(ctx context.Context) error {
+	t.mu.Lock()
+	want := t.asked
+	for t.settled < want {
+		if t.phase == closed || t.breaker.state != inService {
+			t.mu.Unlock()
+			return ErrUncertain
+		}
+		event := t.settledEvent
+		t.mu.Unlock()
+		select {
+		case <-event:
+		case <-ctx.Done():
+			return ErrUncertain
+		}
+		t.mu.Lock()
+	}
+	t.mu.Unlock()
+	return nil
+}

@@ -1,0 +1,201 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// phase is how far the tier has got.
+type phase uint8
+
+const (
+	starting phase = iota
+	scanning
+	serving
+	closed
+)
+
+// String returns the phase's name.
+func (p phase) String() string {
+	return [closed + 1]string{"starting", "scanning", "in service", "closed"}[min(p, closed)]
+}
+
+// Tier keeps chunks on a disk. Its methods are safe for concurrent use, do not
+// block and do no I/O, apart from Run and Settle.
+type Tier struct {
+	dir  Dir
+	opts Options
+
+	// Control, write and read lanes. The file is written by the one write lane, so
+	// that a write that hangs can't land on a later one; the control lane writes
+	// only its own page, and headers of records that it keeps from being given up.
+	control, writer, readers lanes
+
+	demotions chan *demotion
+	fetches   chan *fetch
+	wake      chan struct{} // holds a token when the control loop has something to do
+
+	mu sync.RWMutex // guards all below; no call into another package is made under it
+
+	phase       phase
+	file        File // nil while starting
+	identity    uint64
+	regionBytes uint64
+	catalog     catalog
+	log         regionLog
+	resets      resetList
+	spaces      names[[32]byte]
+	tags        names[string]
+	breaker     breaker
+	speed       speed
+	fullUntil   time.Time // nothing is written before, nor is the file grown
+
+	queued        map[[2]uint64]*demotion
+	queuedBytes   uint64
+	fetchingBytes uint64
+
+	early        [][32]byte // resets of before the file was opened
+	resetsDirty  bool
+	sweep        bool // entries of a namespace that was reset are to be dropped
+	removals     []removal
+	asked        uint64 // resets and removals so far
+	settled      uint64 // of those, how many a restart will not undo
+	settledEvent chan struct{}
+
+	stats Stats
+}
+
+// New makes a tier over a directory. It keeps nothing before Run.
+func New(dir Dir, opts Options) (*Tier, error) {
+	opts.setDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	t := &Tier{
+		dir: dir, opts: opts, regionBytes: opts.RegionBytes,
+		control: newLanes(1, PageBytes, dir.Buffer), writer: newLanes(1, opts.BufferBytes, dir.Buffer),
+		readers:   newLanes(opts.Readers, opts.BufferBytes, dir.Buffer),
+		demotions: make(chan *demotion, maxWaiting), fetches: make(chan *fetch, maxWaiting), wake: make(chan struct{}, 1),
+		resets: newResetList(0), queued: map[[2]uint64]*demotion{}, settledEvent: make(chan struct{}),
+		speed: newSpeed(),
+	}
+	t.emptyLocked(opts.RegionBytes)
+	return t, nil
+}
+
+// emptyLocked forgets all chunks.
+func (t *Tier) emptyLocked(regionBytes uint64) {
+	regions := t.opts.regions(regionBytes)
+	t.regionBytes = regionBytes
+	t.catalog = newCatalog(int(min(max(t.opts.Bytes/bytesPerEntry, minEntries), maxEntries)))
+	t.log = newRegionLog(uint32(regions), uint32(regionBytes/PageBytes), t.opts.NewPolicy(int(regions)))
+	t.spaces, t.tags = newNames[[32]byte](), newNames[string]()
+}
+
+// closeDeadline bounds the wait for calls under way at the end.
+const closeDeadline = 2 * time.Second
+
+// Run opens the file, looks through it, and serves until ctx ends. Every demotion
+// and fetch that was accepted has been answered when it returns. It returns an
+// error when a call into the disk still hangs: its goroutine is left behind.
+//
+// REQUIRES: it is called once.
+func (t *Tier) Run(ctx context.Context) error {
+	var loops sync.WaitGroup
+	loops.Go(func() { t.runWriter(ctx) })
+	loops.Go(func() { t.runReaders(ctx) })
+	loops.Go(func() { t.runControl(ctx) })
+	loops.Wait()
+	return t.close()
+}
+
+func (t *Tier) close() error {
+	t.mu.Lock()
+	t.phase = closed
+	t.settledLocked()
+	file := t.file
+	t.mu.Unlock()
+	t.drain(ErrClosed) // what slipped in
+	// All lanes at home: nobody uses the file.
+	ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
+	defer cancel()
+	for _, kind := range []struct {
+		free lanes
+		n    int
+	}{{t.control, 1}, {t.writer, 1}, {t.readers, t.opts.Readers}} {
+		for range kind.n {
+			if kind.free.take(ctx, closeDeadline) == nil {
+				return errors.New("the disk tier is left with a call that hangs")
+			}
+		}
+	}
+	if file == nil {
+		return nil
+	}
+	return file.Close()
+}
+
+// drain answers everything that waits.
+func (t *Tier) drain(err error) {
+	for {
+		select {
+		case d := <-t.demotions:
+			t.finish(d, err)
+		case f := <-t.fetches:
+			t.finishFetch(f, nil, err)
+		default:
+			return
+		}
+	}
+}
+
+// usableLocked tells whether the disk is asked at all.
+func (t *Tier) usableLocked() bool { return t.phase == serving && t.breaker.state == inService }
+
+// failed notes an error of a call.
+func (t *Tier) failed(call string, err error) {
+	kind := kindOf(err)
+	now := t.opts.Now()
+	t.mu.Lock()
+	t.stats.Errors[kind]++
+	opened := false
+	switch kind {
+	case KindFull:
+		t.fullUntil = now.Add(fullCooldown)
+	case KindDamaged: // says something of one record, not of the disk
+	default:
+		opened = t.breaker.failed(now, kind == KindTimeout)
+	}
+	cooldown := t.breaker.cooldown
+	if opened {
+		t.settledLocked() // those who wait for the disk wait in vain
+	}
+	t.mu.Unlock()
+	if opened {
+		t.opts.Log.Warn("the disk tier is out of service: the disk is slow or failing", "call", call, "error", err, "probe_in", cooldown)
+		t.poke()
+	} else {
+		t.opts.Log.Debug("disk tier", "call", call, "error", err)
+	}
+}
+
+// settledLocked wakes those who wait in Settle to look again.
+func (t *Tier) settledLocked() {
+	close(t.settledEvent)
+	t.settledEvent = make(chan struct{})
+}
+
+// poke has the control loop look around.
+func (t *Tier) poke() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// offset returns where a place is in the file.
+func (t *Tier) offset(p place) int64 {
+	return regionsAt + int64(p.region)*int64(t.regionBytes) + int64(p.page)*PageBytes
+}

@@ -1,0 +1,453 @@
+package disk
+
+import (
+	"context"
+	"hash/crc32"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+)
+
+// fullCooldown is how long a full disk is left alone.
+const fullCooldown = 30 * time.Second
+
+// demotion is a chunk that waits to be written.
+type demotion struct {
+	chunk  Chunk
+	key    [2]uint64
+	source [][]byte
+	done   func(error)
+	resets uint64
+	// forgotten: the chunk was removed while it waited.
+	forgotten bool
+}
+
+// Demote hands over a chunk to be written, source being its shards. False: it is
+// not taken. done is called once, from another goroutine and under no lock of the
+// tier's, when source is not looked at any more; its error is nil when the chunk
+// can be fetched.
+func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := &demotion{chunk: chunk, key: keyOf(&chunk.Key), source: source, done: done, resets: t.resets.count}
+	bytes := uint64(chunk.payloadBytes())
+	switch {
+	case !t.usableLocked() || t.opts.Now().Before(t.fullUntil):
+		t.stats.Refused[RefusedState]++
+		return false
+	case !t.fitsLocked(&chunk, source):
+		t.stats.Refused[RefusedSize]++
+		return false
+	// One chunk is always taken, however long.
+	case t.queuedBytes > 0 && t.queuedBytes+bytes > t.opts.QueueBytes || t.queued[d.key] != nil:
+		t.stats.Refused[RefusedQueue]++
+		return false
+	}
+	select {
+	case t.demotions <- d:
+	default:
+		t.stats.Refused[RefusedQueue]++
+		return false
+	}
+	t.queuedBytes += bytes
+	t.queued[d.key] = d
+	return true
+}
+
+// CanDemote tells whether a chunk of so many bytes would be taken now.
+func (t *Tier) CanDemote(bytes uint64) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.usableLocked() && !t.opts.Now().Before(t.fullUntil) && len(t.demotions) < maxWaiting &&
+		(t.queuedBytes == 0 || t.queuedBytes+bytes <= t.opts.QueueBytes)
+}
+
+func (t *Tier) fitsLocked(c *Chunk, source [][]byte) bool {
+	if len(c.Tag) > MaxTagBytes || len(source) != len(c.Checksums) || len(source) == 0 || len(source) > kv.MaxShards || c.ShardBytes == 0 {
+		return false
+	}
+	for _, shard := range source {
+		if len(shard) != int(c.ShardBytes) {
+			return false
+		}
+	}
+	return c.pages() < t.log.regionPages
+}
+
+// finish answers a demotion.
+func (t *Tier) finish(d *demotion, err error) {
+	t.mu.Lock()
+	t.dequeueLocked(d)
+	t.mu.Unlock()
+	d.done(err)
+}
+
+func (t *Tier) dequeueLocked(d *demotion) {
+	t.queuedBytes -= uint64(d.chunk.payloadBytes())
+	delete(t.queued, d.key)
+}
+
+// runWriter writes what is handed over, one batch at a time.
+func (t *Tier) runWriter(ctx context.Context) {
+	w := &writer{t: t, budget: newBudget(t.opts.WriteBytesPerSecond, t.opts.Now())}
+	for {
+		d := w.held
+		w.held = nil
+		if d == nil {
+			select {
+			case <-ctx.Done():
+				t.drain(ErrClosed)
+				return
+			case d = <-t.demotions:
+			}
+		}
+		w.write(ctx, d)
+	}
+}
+
+// writer is the one goroutine that fills regions.
+type writer struct {
+	t      *Tier
+	budget budget
+	batch  []written
+	held   *demotion // did not fit the batch before
+}
+
+// written is a demotion with its place.
+type written struct {
+	d     *demotion
+	place place
+}
+
+// write writes a demotion, and what else waits and fits beside it.
+func (w *writer) write(ctx context.Context, d *demotion) {
+	if err := w.ready(ctx); err != nil {
+		w.t.finish(d, err)
+		return
+	}
+	l := w.t.writer.take(ctx, w.t.opts.WriteDeadline)
+	if l == nil {
+		w.t.failed("write", errLate) // the one before hangs
+		w.t.finish(d, ErrOutOfService)
+		return
+	}
+	l, err := w.makeRoom(l, d.chunk.pages())
+	switch {
+	case err != nil:
+		w.t.finish(d, err)
+	case int(d.chunk.pages())*PageBytes > len(l.buf):
+		l = w.writeLong(l, d)
+	default:
+		l = w.writeBatch(l, d)
+	}
+	if l != nil {
+		l.release()
+	}
+}
+
+// ready waits until the rate lets something be written.
+func (w *writer) ready(ctx context.Context) error {
+	for {
+		if err := w.t.mayWrite(); err != nil {
+			return err
+		}
+		wait := w.budget.wait(w.t.opts.Now())
+		if wait == 0 {
+			return nil
+		}
+		timer := time.NewTimer(min(wait, time.Second))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ErrClosed
+		}
+	}
+}
+
+func (t *Tier) mayWrite() error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	switch {
+	case !t.usableLocked():
+		return ErrOutOfService
+	case t.opts.Now().Before(t.fullUntil):
+		return ErrFull
+	}
+	return nil
+}
+
+// makeRoom sees to it that the open region has room for a record. The lane that
+// it returns is nil when a call hangs.
+func (w *writer) makeRoom(l *lane, pages uint32) (*lane, error) {
+	t := w.t
+	for {
+		t.mu.Lock()
+		if t.log.room() >= pages {
+			t.mu.Unlock()
+			return l, nil
+		}
+		t.log.seal()
+		id, grow, evicted, ok := t.log.next()
+		if evicted {
+			t.dropRegionLocked(id)
+		}
+		t.log.sequence++
+		header := regionHeader{identity: t.identity, sequence: t.log.sequence}
+		file, regionBytes := t.file, int64(t.regionBytes)
+		t.mu.Unlock()
+		if !ok {
+			return l, ErrFull
+		}
+		at := t.offset(place{region: id})
+		if grow {
+			err := l.run(t.opts.WriteDeadline, func() error { return file.Allocate(at, regionBytes) })
+			if kindOf(err) == KindFull {
+				t.shrunk(id, err)
+				continue // a region that is there already
+			}
+			if err != nil {
+				return w.regionFailed(l, id, err)
+			}
+		}
+		header.encode(l.buf)
+		page := l.buf[:PageBytes]
+		if err := l.run(t.opts.WriteDeadline, func() error { return writeAll(file, page, at) }); err != nil {
+			return w.regionFailed(l, id, err)
+		}
+		t.mu.Lock()
+		t.log.begin(id, header.sequence)
+		t.mu.Unlock()
+	}
+}
+
+// shrunk notes that the disk has no room for the region, which would have been a
+// new one.
+func (t *Tier) shrunk(id uint32, err error) {
+	t.mu.Lock()
+	t.log.unused = id
+	first := t.log.limit != id
+	t.log.limit = id
+	t.stats.Errors[KindFull]++
+	t.mu.Unlock()
+	if first {
+		t.opts.Log.Warn("the disk is full: the disk tier stays smaller than it was asked to be; lower disk_bytes or free space",
+			"regions", id, "region_bytes", t.regionBytes, "error", err)
+	}
+}
+
+func (w *writer) regionFailed(l *lane, id uint32, err error) (*lane, error) {
+	w.t.mu.Lock()
+	w.t.log.idle = append(w.t.log.idle, id)
+	w.t.mu.Unlock()
+	return w.failed(l, "begin region", err)
+}
+
+// failed notes an error of a write. The lane that it returns is nil when the call
+// hangs.
+func (w *writer) failed(l *lane, call string, err error) (*lane, error) {
+	w.t.failed(call, err)
+	if kindOf(err) == KindTimeout {
+		l = nil
+	}
+	return l, err
+}
+
+// writeBatch writes short records with one call.
+func (w *writer) writeBatch(l *lane, d *demotion) *lane {
+	t := w.t
+	w.batch = w.batch[:0]
+	used := 0
+	for d != nil {
+		pages := d.chunk.pages()
+		if used+int(pages)*PageBytes > len(l.buf) || !t.hasRoom(pages) {
+			w.held = d
+			break
+		}
+		if record := l.buf[used : used+int(pages)*PageBytes]; w.fill(record, d) {
+			t.mu.Lock()
+			p := t.log.reserve(pages)
+			t.mu.Unlock()
+			(&recordHeader{Chunk: d.chunk, sequence: p.sequence, resets: d.resets}).encode(record)
+			w.batch = append(w.batch, written{d, p})
+			used += len(record)
+		} else {
+			t.finish(d, ErrSource)
+		}
+		select {
+		case d = <-t.demotions:
+		default:
+			d = nil
+		}
+	}
+	if used == 0 {
+		return l
+	}
+	w.budget.spend(t.opts.Now(), used)
+	file, at, bytes := t.file, t.offset(w.batch[0].place), l.buf[:used]
+	err := l.run(t.opts.WriteDeadline, func() error { return writeAll(file, bytes, at) })
+	return w.written(l, err)
+}
+
+func (t *Tier) hasRoom(pages uint32) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.log.room() >= pages
+}
+
+// fill copies a chunk's shards to behind the header's place. False: they are not
+// what their checksums say.
+func (w *writer) fill(record []byte, d *demotion) bool {
+	at := headerBytes
+	for i, shard := range d.source {
+		if copySum(record[at:], shard, 0) != d.chunk.Checksums[i] {
+			return false
+		}
+		at += len(shard)
+	}
+	clear(record[at:])
+	return true
+}
+
+// copyStride keeps what was copied in the nearest cache until it is summed.
+const copyStride = 32 << 10
+
+// copySum copies src to dst and adds it to the sum.
+func copySum(dst, src []byte, sum uint32) uint32 {
+	for len(src) > 0 {
+		n := copy(dst, src[:min(copyStride, len(src))])
+		sum = crc32.Update(sum, castagnoli, dst[:n])
+		dst, src = dst[n:], src[n:]
+	}
+	return sum
+}
+
+// written ends a batch.
+func (w *writer) written(l *lane, err error) *lane {
+	t := w.t
+	if err != nil {
+		l, _ = w.failed(l, "write", err)
+	}
+	t.mu.Lock()
+	if err == nil {
+		t.breaker.succeeded()
+	} else {
+		t.log.seal() // what follows a hole would not be found at the next start
+	}
+	for _, item := range w.batch {
+		t.dequeueLocked(item.d)
+		if err == nil {
+			t.keepLocked(item)
+		}
+	}
+	t.mu.Unlock()
+	for _, item := range w.batch {
+		item.d.done(err)
+	}
+	clear(w.batch)
+	return l
+}
+
+// keepLocked enters a written chunk in the catalog.
+func (t *Tier) keepLocked(item written) {
+	d := item.d
+	t.stats.WrittenChunks++
+	t.stats.WrittenBytes += uint64(item.place.pages) * PageBytes
+	if !t.resets.counts(d.chunk.Namespace, d.resets) {
+		return
+	}
+	if d.forgotten {
+		t.log.regions[item.place.region].readers++
+		t.removals = append(t.removals, removal{item.place})
+		t.poke()
+		return
+	}
+	t.enterLocked(&recordHeader{Chunk: d.chunk, resets: d.resets}, item.place)
+}
+
+// enterLocked makes a record known. An older record of the chunk is forgotten.
+func (t *Tier) enterLocked(h *recordHeader, p place) {
+	key := keyOf(&h.Key)
+	if old, known := t.catalog.find(key); known {
+		t.catalog.remove(old)
+	}
+	for t.catalog.full() {
+		id, ok := t.log.policy.Victim(func(id uint32) bool { return t.log.regions[id].readers > 0 || id == p.region })
+		if !ok {
+			return // the bytes lie unused until their region goes
+		}
+		t.dropRegionLocked(id)
+		t.log.idle = append(t.log.idle, id)
+	}
+	space, ok := t.spaces.take(h.Namespace)
+	if !ok {
+		return
+	}
+	tag, ok := t.tags.take(h.Tag)
+	if !ok {
+		t.spaces.drop(space)
+		return
+	}
+	r := &t.log.regions[p.region]
+	r.first = t.catalog.insert(&entry{
+		key: key, region: p.region, page: p.page, pages: p.pages, behind: r.first,
+		expires: h.Expires, resets: uint32(h.resets), space: space, tag: tag,
+	})
+}
+
+// dropRegionLocked forgets the chunks of a region.
+func (t *Tier) dropRegionLocked(id uint32) {
+	r := &t.log.regions[id]
+	for e := r.first; e != nothing; {
+		entry := &t.catalog.entries[e]
+		next := entry.behind
+		if !entry.removed {
+			t.catalog.remove(e)
+			t.stats.Evicted++
+		}
+		t.spaces.drop(entry.space)
+		t.tags.drop(entry.tag)
+		t.catalog.release(e)
+		e = next
+	}
+	r.first = nothing
+}
+
+// writeLong writes a record that is longer than the buffer. Its first page, with
+// the header, comes last: a record that is found is whole.
+func (w *writer) writeLong(l *lane, d *demotion) *lane {
+	t := w.t
+	t.mu.Lock()
+	p := t.log.reserve(d.chunk.pages())
+	t.mu.Unlock()
+	w.batch = append(w.batch[:0], written{d, p})
+	from := reader{shards: d.source, sums: make([]uint32, len(d.source))}
+	first := make([]byte, PageBytes)
+	from.read(first[headerBytes:])
+	file := t.file
+	for at := t.offset(p) + PageBytes; from.left(); {
+		n := from.read(l.buf)
+		end := (n + PageBytes - 1) / PageBytes * PageBytes
+		clear(l.buf[n:end])
+		bytes, here := l.buf[:end], at
+		w.budget.spend(t.opts.Now(), end)
+		if err := l.run(t.opts.WriteDeadline, func() error { return writeAll(file, bytes, here) }); err != nil {
+			return w.written(l, err)
+		}
+		at += int64(end)
+	}
+	for i, sum := range from.sums {
+		if sum != d.chunk.Checksums[i] {
+			// Its place stays unused; the region ends here for a later start.
+			t.mu.Lock()
+			t.log.seal()
+			t.mu.Unlock()
+			t.finish(d, ErrSource)
+			return l
+		}
+	}
+	(&recordHeader{Chunk: d.chunk, sequence: p.sequence, resets: d.resets}).encode(first)
+	copy(l.buf, first)
+	bytes, at := l.buf[:PageBytes], t.offset(p)
+	return w.written(l, l.run(t.opts.WriteDeadline, func() error { return writeAll(file, bytes, at) }))
+}
