@@ -54,3 +54,12 @@ func (a *accounts) countChunk(o owner, by int) {
 
 func (a *accounts) pin(o owner, bytes uint64)   { a.each(o, func(x *account) { x.pinned += bytes }) }
 func (a *accounts) unpin(o owner, bytes uint64) { a.each(o, func(x *account) { x.pinned -= bytes }) }
+
+// refuse counts a put that a quota refused, for the one it was.
+func (a *accounts) refuse(o owner, slotBytes uint32) {
+	a.each(o, func(x *account) {
+		if x.over(uint64(slotBytes)) > 0 {
+			x.refused++
+		}
+	})
+}

@@ -120,7 +120,7 @@ func (m *Master) adoptReadLocked(c *client, ref uint64) {
 		return
 	}
 	r := openRead{client: c.id, slot: slot, orphan: true}
-	if rec, ok := m.seg.ownerOf(slot); ok && m.live[rec].state == liveActive {
+	if rec, ok := m.seg.ownerOf(slot); ok && m.live[rec].state.Whole() {
 		r.record, r.orphan = rec, false
 		m.live[rec].readers++
 	} else if m.pins[slot] == 0 {

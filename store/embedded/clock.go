@@ -66,3 +66,22 @@ func ticks(now time.Duration) uint32 { return uint32(uint64(now / useTick)) }
 func age(now time.Duration, use uint32) time.Duration {
 	return time.Duration(ticks(now)-use) * useTick
 }
+
+// The clock in the header: nanoseconds of the segment's life, and what the clock
+// behind it showed then.
+const (
+	hdrClock   = 96
+	hdrClockAt = 104
+)
+
+func (s *segment) clockValue() time.Duration { return time.Duration(le.Uint64(s.mem[hdrClock:])) }
+
+func (s *segment) clockTime() time.Time { return time.Unix(0, int64(le.Uint64(s.mem[hdrClockAt:]))) }
+
+func (s *segment) setClock(elapsed time.Duration, at time.Time) {
+	le.PutUint64(s.mem[hdrClock:], uint64(elapsed))
+	le.PutUint64(s.mem[hdrClockAt:], uint64(at.UnixNano()))
+}
+
+// timeLocked reads the clock.
+func (m *Master) timeLocked() time.Duration { return m.clock.read(m.opts.Now()) }

@@ -137,3 +137,5 @@ type control interface {
 	UsageByNamespace() []Usage
 	UsageByTag() []Usage
 }
+
+var _ control = (*Master)(nil)

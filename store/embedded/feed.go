@@ -22,6 +22,10 @@ const (
 	RemovedEvicted RemoveReason = iota
 	RemovedReset
 	RemovedCorrupt
+	RemovedExpired   // its time to live was over
+	RemovedQuota     // its owner stored something else over its quota
+	RemovedByCommand // an operator's
+	RemovedForSlab   // with its slab, which another size of slots needed
 	removeReasons
 )
 

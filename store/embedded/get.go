@@ -27,6 +27,7 @@ func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, item
 	if _, err := m.currentNamespaceLocked(n); err != nil {
 		return nil, err
 	}
+	m.timeLocked()
 	m.renewLeaseLocked(lease)
 	results := make([]store.GetResult, len(items))
 	// Leaf first, so that the root ends as the most recently used.
@@ -38,7 +39,7 @@ func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, item
 
 func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) store.GetResult {
 	rec, ok := m.findLocked(ns, it.Group, &it.Hash)
-	if !ok || m.live[rec].state != liveActive || m.live[rec].readers == maxCount {
+	if !ok || !m.readableLocked(rec) || m.live[rec].readers == maxCount {
 		m.stats.GetsAbsent++
 		return store.GetResult{Status: store.GetAbsent}
 	}
@@ -53,13 +54,21 @@ func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) s
 	m.counter++
 	ref := uint64(slot)<<32 | uint64(m.counter)
 	m.reads[ref] = openRead{client: c.id, slot: slot, record: rec}
-	m.policyOfLocked(&r).Touch(rec)
+	m.touchLocked(rec)
+	m.countHitLocked(rec, it.Shard)
 	m.stats.GetsReady++
 	g := &m.namespaces[r.namespace].groups[r.group]
 	return store.GetResult{
 		Status: store.GetReady, Ref: ref, Checksum: entry.checksum, Tier: store.TierHost,
 		Place: store.Place{Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes},
 	}
+}
+
+// readableLocked tells whether a chunk may be loaded. One whose time is up may
+// be as long as a lease holds it: a lookup has promised it.
+func (m *Master) readableLocked(rec uint32) bool {
+	l := &m.live[rec]
+	return l.state.Whole() && !m.expiredLocked(rec) || l.state == Expired && l.leases > 0
 }
 
 // slotOfLocked walks the chunk's slots to a shard.
@@ -120,7 +129,7 @@ func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store
 	}
 	for i := range chunks {
 		rec, ok := m.findLocked(n.ID, chunks[i].Group, &chunks[i].Hash)
-		if !ok || m.live[rec].state < livePartial {
+		if !ok || !m.live[rec].state.Resident() {
 			continue
 		}
 		if chunks[i].Corrupt {

@@ -67,11 +67,11 @@ func (m *Master) Inspect(id store.NamespaceID, groups []uint32, hashes []kv.Hash
 			continue
 		}
 		switch live := &m.live[rec]; {
-		case live.state == livePartial:
+		case live.state == Storing:
 			states[i] = ChunkPartial
-		case live.state == liveActive && m.faces.has(rec, faceMissOnce):
+		case live.state.Whole() && m.faces.has(rec, faceMissOnce):
 			states[i] = ChunkFailed
-		case live.state == liveActive:
+		case live.state.Whole() && !m.expiredLocked(rec):
 			states[i] = ChunkPresent
 		}
 	}

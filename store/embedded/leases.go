@@ -12,7 +12,7 @@ type grantedLease struct {
 	records []uint32
 	bytes   uint64
 	ttl     time.Duration
-	until   time.Time
+	until   time.Duration // of the store's clock
 }
 
 // leaseTable holds the leases by holder. Nothing relies on a lease for safety.
@@ -43,10 +43,10 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 		return
 	}
 	budget := uint64(float64(uint64(m.seg.prepared())*m.seg.SlabBytes) * m.opts.LeaseShare)
-	g := &grantedLease{ttl: ttl, until: m.opts.Now().Add(ttl)}
+	g := &grantedLease{ttl: ttl, until: m.timeLocked() + ttl}
 	for i := range chunks {
 		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
-		if !ok || m.live[rec].state != liveActive || m.live[rec].leases == maxCount {
+		if !ok || !m.live[rec].state.Whole() || m.expiredLocked(rec) || m.live[rec].leases == maxCount {
 			continue
 		}
 		group := &n.groups[chunks[i].Group]
@@ -60,8 +60,7 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 		m.live[rec].leases++
 	}
 	for i := len(g.records) - 1; i >= 0; i-- {
-		r := m.seg.peekRecord(g.records[i])
-		m.policyOfLocked(&r).Touch(g.records[i])
+		m.touchLocked(g.records[i])
 	}
 	if len(g.records) > 0 {
 		m.leases.byHolder[holder] = g
@@ -94,7 +93,7 @@ func (m *Master) ReleaseEngine(engine string) {
 // the lease goes when the request is released.
 func (m *Master) renewLeaseLocked(holder store.Lease) {
 	if g := m.leases.byHolder[holder]; g != nil {
-		g.until = m.opts.Now().Add(g.ttl)
+		g.until = m.timeLocked() + g.ttl
 	}
 }
 
@@ -113,10 +112,10 @@ func (m *Master) releaseLeaseLocked(holder store.Lease) {
 // expireLeasesLocked drops the leases that have run out and tells whether there
 // were any.
 func (m *Master) expireLeasesLocked() bool {
-	now := m.opts.Now()
+	now := m.timeLocked()
 	expired := false
 	for holder, g := range m.leases.byHolder {
-		if now.After(g.until) {
+		if now > g.until {
 			m.releaseLeaseLocked(holder)
 			expired = true
 		}

@@ -27,13 +27,17 @@ var (
 
 // Options are the master's settings.
 type Options struct {
-	// NewPolicy makes the eviction policy of a size class for record numbers
-	// below records. Nil: LRU.
+	// NewPolicy makes the eviction policy for record numbers below records. Nil:
+	// LRU.
 	NewPolicy func(records int) evict.Policy
 	// LeaseShare is the part of the data area that leases may hold together; 0
 	// means a quarter.
 	LeaseShare float64
-	// Now is the clock of lease expiry. Nil: time.Now.
+	// PinShare is the part of the data area that chunks which are pinned hard may
+	// hold together; 0 means a quarter.
+	PinShare float64
+	// Now is the clock of leases, pins and times to live, see storeClock. Nil:
+	// time.Now.
 	Now func() time.Time
 	// Alive tells whether the process with that pid and start time still runs.
 	// REQUIRES: not nil.
@@ -57,10 +61,13 @@ type Master struct {
 	mu sync.RWMutex // guards all below, and writing to the above and the segment's tables
 
 	alloc      *slabAllocator
-	policies   map[uint32]evict.Policy // by slot size
-	namespaces []*namespace            // by index in the segment; nil for free
+	policy     evict.Policy
+	kinds      classTable
+	namespaces []*namespace // by index in the segment; nil for free
 	byDigest   map[[sha256.Size]byte]int
 	live       []liveRecord // by record number
+	lastUse    []uint32     // by record number, in ticks of the clock
+	hits       []uint16     // loads, by record number
 	free       []uint32     // record numbers that were given back
 	fresh      uint32       // record numbers from here on were never used
 
@@ -73,6 +80,20 @@ type Master struct {
 	doomed     map[uint32]struct{} // slots of dropped chunks that are still read
 	leases     leaseTable
 	counter    uint32 // low half of the next read or ticket number
+
+	tags      []string // salt tags by number
+	tagNumber map[string]uint16
+	books     accounts
+	pinned    uint64 // bytes of the chunks that are pinned hard
+	draining  bool
+	fetch     Fetcher // of the slower tier, or nil
+
+	clock storeClock
+	// dated counts the records with a deadline; sweepAt is where the sweep for
+	// those that have passed goes on, nextDue the earliest seen since it began.
+	dated   int
+	sweepAt uint32
+	nextDue uint32
 
 	feed  feed
 	stats Stats
@@ -97,21 +118,14 @@ type groupInfo struct {
 // maxCount bounds the readers and the leases of a record.
 const maxCount = math.MaxUint16
 
-// Liveness states of a record, the truth while the master runs.
-const (
-	liveFree    = 0
-	liveStoring = 1 // puts are open, no shard has arrived
-	livePartial = 2
-	liveActive  = 3
-)
-
 // liveRecord is the part of a record that dies with the master.
 type liveRecord struct {
 	shards  uint64 // bitmap of the shards present
 	readers uint16
 	leases  uint16
 	puts    uint8
-	state   uint8
+	state   State
+	kept    bool // pinned hard, and unknown to the policy
 }
 
 func (l *liveRecord) inUse() bool { return l.readers != 0 || l.leases != 0 || l.puts != 0 }
@@ -126,6 +140,9 @@ func Create(mem Memory, layout Layout, opts Options) (*Master, error) {
 		return nil, fmt.Errorf("allocate the store's tables (%d bytes): %w", layout.recordsAt, err)
 	}
 	m := newMaster(mem, layout, opts)
+	now := m.opts.Now()
+	m.clock = resumeClock(now, clockStart, now)
+	m.seg.setClock(m.clock.elapsed, now)
 	layout.writeHeader(mem.Bytes())
 	m.seg.setIncarnation(1)
 	return m, nil
@@ -138,6 +155,9 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 	if opts.LeaseShare == 0 {
 		opts.LeaseShare = 0.25
 	}
+	if opts.PinShare == 0 {
+		opts.PinShare = 0.25
+	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
@@ -148,10 +168,16 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		opts: opts, mem: mem, seg: newSegment(mem, layout),
 		table:      index.New(int(layout.Records)),
 		faces:      newFaces(int(layout.Records)),
-		policies:   map[uint32]evict.Policy{},
+		policy:     opts.NewPolicy(int(layout.Records)),
+		kinds:      newClassTable(),
 		namespaces: make([]*namespace, maxNamespaces),
 		byDigest:   map[[sha256.Size]byte]int{},
 		live:       make([]liveRecord, layout.Records),
+		lastUse:    make([]uint32, layout.Records),
+		hits:       make([]uint16, layout.Records),
+		tags:       make([]string, maxTags),
+		tagNumber:  map[string]uint16{},
+		books:      newAccounts(maxNamespaces, maxTags),
 		clients:    map[uint64]*client{},
 		undeclared: map[uint64]clientEntry{},
 		reads:      map[uint64]openRead{},
@@ -257,6 +283,7 @@ func (m *Master) addNamespaceLocked(i int, spec *kv.NamespaceSpec) {
 	}
 	m.namespaces[i] = ns
 	m.byDigest[ns.digest] = i
+	m.books.namespaces[i].quota = m.seg.namespaceQuota(i)
 }
 
 // epochLocked combines the segment's identity with the number of resets, both
@@ -302,17 +329,10 @@ func (m *Master) keyOfLocked(id uint32) uint64 {
 	return keyDigest(store.NamespaceID(r.namespace), uint32(r.group), &r.hash)
 }
 
-func (m *Master) policyLocked(slotBytes uint32) evict.Policy {
-	p := m.policies[slotBytes]
-	if p == nil {
-		p = m.opts.NewPolicy(int(m.seg.Records))
-		m.policies[slotBytes] = p
-	}
-	return p
-}
-
-func (m *Master) policyOfLocked(r *record) evict.Policy {
-	return m.policyLocked(m.namespaces[r.namespace].groups[r.group].slotBytes)
+// moveTo changes a chunk's state.
+func (m *Master) moveTo(rec uint32, e Event) {
+	l := &m.live[rec]
+	l.state = l.state.after(e)
 }
 
 // Reset drops the chunks of one namespace. Puts that are open end void.
@@ -323,24 +343,25 @@ func (m *Master) Reset(id store.NamespaceID) error {
 		return err
 	}
 	m.seg.setResets(int(id), m.seg.resets(int(id))+1)
-	for _, p := range m.puts {
-		if p.namespace == id {
-			m.voidPutLocked(p)
-		}
-	}
-	m.disownLocked(id)
+	within := func(rec uint32) bool { return m.ownerOfLocked(rec).namespace == uint16(id) }
+	m.disownLocked(within)
 	for rec := range m.fresh {
-		if m.live[rec].state >= livePartial && store.NamespaceID(m.seg.peekRecord(rec).namespace) == id {
+		if m.live[rec].state.Resident() && within(rec) {
 			m.dropLocked(rec, RemovedReset)
 		}
 	}
 	return nil
 }
 
-// disownLocked parts the leases and the reads of a namespace from its records in
-// one pass; dropping a record with some would look through all, for each record.
-func (m *Master) disownLocked(id store.NamespaceID) {
-	within := func(rec uint32) bool { return store.NamespaceID(m.seg.peekRecord(rec).namespace) == id }
+// disownLocked parts the open puts, the leases and the reads of records from
+// them in one pass; dropping a record with some would look through all, for each
+// record. Records without a shard are gone with their puts.
+func (m *Master) disownLocked(within func(rec uint32) bool) {
+	for _, p := range m.puts {
+		if !p.void && within(p.record) {
+			m.voidPutLocked(p)
+		}
+	}
 	for _, g := range m.leases.byHolder {
 		g.records = slices.DeleteFunc(g.records, func(rec uint32) bool {
 			if !within(rec) {

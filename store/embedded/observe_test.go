@@ -107,11 +107,19 @@ func (c *chaos) compareFeed() {
 		switch events := told[id]; {
 		case was == is && len(events) == 0:
 		case !was && is && len(events) == 1 && events[0].Kind == Stored:
-		case was && !is && len(events) == 1 && events[0].Kind == Removed && events[0].Reason == c.gone[id]:
+		case was && !is && len(events) == 1 && events[0].Kind == Removed && asEvicted(events[0].Reason) == c.gone[id]:
 		default:
 			c.t.Fatalf("%+v was whole: %v, is: %v; the feed tells %+v", id, was, is, events)
 		}
 	}
+}
+
+// asEvicted takes what went with its slab for evicted.
+func asEvicted(why RemoveReason) RemoveReason {
+	if why == RemovedForSlab {
+		return RemovedEvicted
+	}
+	return why
 }
 
 // checkServed gets every chunk that the model has whole, and compares its bytes.

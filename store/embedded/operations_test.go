@@ -451,9 +451,12 @@ func (c *chaos) opClock() {
 }
 
 // setClock: what a lease promised it promises until its time, and no longer; the
-// store may hold it for longer.
+// store may hold it for longer. A clock that is set back is counted on from there.
 func (c *chaos) setClock(by time.Duration) {
 	c.w.now = c.w.now.Add(by)
 	c.note("   clock %v", by)
+	for _, l := range c.leases {
+		l.until = l.until.Add(min(by, 0))
+	}
 	maps.DeleteFunc(c.leases, func(_ store.Lease, l *modelLease) bool { return c.w.now.After(l.until) })
 }

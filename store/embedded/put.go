@@ -3,7 +3,6 @@ package embedded
 import (
 	"fmt"
 
-	"github.com/mooncake-sidecar/sidecar/internal/evict"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -25,8 +24,16 @@ func arrivalKey(record uint32, shard uint8) uint64 { return uint64(record)<<8 | 
 
 func (p *openPut) arrivalKey() uint64 { return arrivalKey(p.record, p.shard) }
 
-// PutStart grants places for items, in order.
+// PutStart grants places for items, in order, of nobody in particular.
 func (m *Master) PutStart(session Session, n store.Namespace, items []store.PutItem) ([]store.PutGrant, error) {
+	return m.PutStartAs(session, n, &PutOptions{}, items)
+}
+
+// PutStartAs grants places for items, in order.
+func (m *Master) PutStartAs(session Session, n store.Namespace, opts *PutOptions, items []store.PutItem) ([]store.PutGrant, error) {
+	if err := opts.check(); err != nil {
+		return nil, err
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c, err := m.sessionLocked(session)
@@ -44,21 +51,21 @@ func (m *Master) PutStart(session Session, n store.Namespace, items []store.PutI
 			return nil, fmt.Errorf("put of group %d shard %d: the namespace has no such shard", it.Group, it.Shard)
 		}
 	}
+	call := m.putCallLocked(c, n.ID, opts)
 	grants := make([]store.PutGrant, len(items))
-	full := map[uint32]bool{}
 	for i := range items {
-		grants[i] = m.grantPutLocked(c, n.ID, &ns.groups[items[i].Group], &items[i], full)
+		grants[i] = m.grantPutLocked(call, &ns.groups[items[i].Group], &items[i])
 	}
 	return grants, nil
 }
 
-// grantPutLocked answers one item. full has the slot sizes that this call found
-// no room for: nothing frees any under the lock, and looking is slow.
-func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, it *store.PutItem, full map[uint32]bool) store.PutGrant {
-	rec, known := m.findLocked(ns, it.Group, &it.Hash)
+// grantPutLocked answers one item.
+func (m *Master) grantPutLocked(call *putCall, g *groupInfo, it *store.PutItem) store.PutGrant {
+	rec, known := m.findLocked(call.namespace, it.Group, &it.Hash)
 	if known {
-		if m.live[rec].state >= livePartial {
-			m.policyLocked(g.slotBytes).Touch(rec)
+		if m.live[rec].state.Resident() {
+			m.touchLocked(rec)
+			m.storedAgainLocked(rec, call.ttl)
 		}
 		if m.live[rec].shards>>it.Shard&1 == 1 {
 			m.stats.PutsExisting++
@@ -69,40 +76,38 @@ func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, i
 			return store.PutGrant{Status: store.PutUnderway}
 		}
 	}
-	if len(m.undeclared) > 0 {
-		m.stats.PutsRefused++
+	if call.refused != nil {
+		*call.refused++
 		return store.PutGrant{Status: store.PutRefused}
 	}
-	if full[g.slotBytes] {
-		m.stats.PutsNoSpace++
-		return store.PutGrant{Status: store.PutNoSpace}
-	}
+	o := call.owner
 	if known {
+		o = m.ownerOfLocked(rec)
 		// Making room must not evict the very chunk that the shard belongs to.
 		m.live[rec].puts++
 	}
-	slot, ok := m.slotLocked(g.slotBytes)
-	if ok && !known {
-		if rec, ok = m.recordLocked(g.slotBytes); ok {
+	slot, refusal := m.roomLocked(call, o, g, known)
+	if refusal == 0 && !known {
+		var ok bool
+		if rec, ok = m.recordLocked(); ok {
 			m.live[rec].puts = 1
-			m.openRecordLocked(rec, ns, it)
+			m.openRecordLocked(rec, call, it)
 		} else {
 			m.alloc.release(slot)
+			m.stats.PutsNoSpace++
+			refusal = store.PutNoSpace
 		}
 	}
-	if !ok {
+	if refusal != 0 {
 		if known {
 			m.live[rec].puts--
-		} else {
-			// For a known chunk it says less: that one is spared in the search.
-			full[g.slotBytes] = true
 		}
-		m.stats.PutsNoSpace++
-		return store.PutGrant{Status: store.PutNoSpace}
+		return store.PutGrant{Status: refusal}
 	}
+	m.books.takeSlot(o, g.slotBytes)
 	m.counter++
 	ticket := uint64(slot)<<32 | uint64(m.counter)
-	p := &openPut{client: c.id, namespace: ns, record: rec, slot: slot, shard: uint8(it.Shard)}
+	p := &openPut{client: call.client.id, namespace: call.namespace, record: rec, slot: slot, shard: uint8(it.Shard)}
 	m.puts[ticket] = p
 	m.arriving[p.arrivalKey()] = struct{}{}
 	m.stats.PutsGranted++
@@ -113,17 +118,25 @@ func (m *Master) grantPutLocked(c *client, ns store.NamespaceID, g *groupInfo, i
 
 // openRecordLocked fills a new record; it stays invalid in the segment until a
 // shard has arrived.
-func (m *Master) openRecordLocked(rec uint32, ns store.NamespaceID, it *store.PutItem) {
+func (m *Master) openRecordLocked(rec uint32, call *putCall, it *store.PutItem) {
 	r := record{
-		hash: it.Hash, namespace: uint16(ns), group: uint16(it.Group),
+		hash: it.Hash, namespace: uint16(call.namespace), group: uint16(it.Group),
 		depth: min(it.Depth, maxDepth), state: recFree, slot: noSlot,
+		saltTag: call.owner.tag, flags: call.flags, expires: deadline(m.clock.elapsed, call.ttl),
 	}
 	if it.Depth > 0 {
-		r.parent = keyDigest(ns, it.Group, &it.Parent)
+		r.parent = keyDigest(call.namespace, it.Group, &it.Parent)
 	}
+	if bytes := m.groupOf(&r).wholeBytes(); r.flags&flagHardPin != 0 && m.pinned+bytes > m.pinBudgetLocked() {
+		r.flags = flagSoftPin // the next best
+		m.stats.PinsRefused++
+	}
+	m.countPinLocked(&r, 1)
+	m.countDatedLocked(r.expires, 1)
+	m.lastUse[rec], m.hits[rec] = ticks(m.clock.elapsed), 0
 	m.seg.writeRecord(rec, &r)
-	m.live[rec].state = liveStoring
-	m.table.Insert(keyDigest(ns, it.Group, &it.Hash), rec)
+	m.moveTo(rec, PutGranted)
+	m.table.Insert(keyDigest(call.namespace, it.Group, &it.Hash), rec)
 }
 
 // PutEnd publishes the shards of granted puts.
@@ -160,21 +173,25 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	m.seg.writeSlot(p.slot, &slotEntry{checksum: checksum, next: r.slot, record: p.record, shard: p.shard})
 	r.slot = p.slot
 	l.shards |= 1 << p.shard
-	first := l.state == liveStoring
-	r.state, l.state = recPartial, livePartial
-	if l.shards == m.namespaces[r.namespace].groups[r.group].complete {
-		r.state, l.state = recActive, liveActive
+	first := l.state == Creating
+	whole := l.shards == m.groupOf(&r).complete
+	r.state = recPartial
+	if whole {
+		r.state = recActive
 	}
 	m.seg.writeRecord(p.record, &r)
 	if first {
-		m.policyOfLocked(&r).Insert(p.record, evict.Chunk{Key: m.keyOfLocked(p.record), Parent: r.parent, Depth: r.depth})
+		m.books.countChunk(ownerOf(&r), 1)
+		m.enterPolicyLocked(p.record, &r)
 	}
-	if l.state == liveActive {
-		m.stats.Chunks++
-		m.feed.add(Change{Kind: Stored, Namespace: p.namespace, Group: uint32(r.group), Hash: r.hash, Parent: r.parent, Depth: r.depth})
+	if whole {
+		m.moveTo(p.record, Completed)
+		m.listLocked(&r)
+	} else {
+		m.moveTo(p.record, ShardArrived)
 	}
 	m.stats.PutsEnded++
-	m.stats.StoredBytes += uint64(m.namespaces[r.namespace].groups[r.group].shardBytes)
+	m.stats.StoredBytes += uint64(m.groupOf(&r).shardBytes)
 }
 
 // PutRevoke gives granted places back.
@@ -207,9 +224,12 @@ func (m *Master) voidPutLocked(p *openPut) {
 	}
 	p.void = true
 	delete(m.arriving, p.arrivalKey())
+	r := m.seg.peekRecord(p.record)
+	m.books.giveSlot(ownerOf(&r), m.alloc.slotBytes(p.slot))
 	l := &m.live[p.record]
 	l.puts--
-	if l.state == liveStoring && l.puts == 0 {
-		m.forgetLocked(p.record)
+	if l.state == Creating && l.puts == 0 {
+		m.moveTo(p.record, PutsAbandoned)
+		m.forgetLocked(p.record, &r)
 	}
 }

@@ -2,8 +2,8 @@ package embedded
 
 import (
 	"fmt"
+	"math/bits"
 
-	"github.com/mooncake-sidecar/sidecar/internal/evict"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -40,6 +40,8 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 			m.addNamespaceLocked(i, spec)
 		}
 	}
+	m.clock = resumeClock(m.opts.Now(), m.seg.clockValue(), m.seg.clockTime())
+	m.adoptTagsLocked()
 	var report Recovery
 	inUse := m.recoverRecordsLocked(&report)
 	for id := range m.seg.prepared() {
@@ -88,23 +90,53 @@ func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
 			taken[slot] = true
 			inUse[slot/m.seg.SlotsPerSlab] = append(inUse[slot/m.seg.SlotsPerSlab], slot)
 		}
-		m.live[id] = liveRecord{state: livePartial, shards: shards}
-		if r.state == recActive {
-			m.live[id].state = liveActive
-			m.stats.Chunks++
-		}
-		m.table.Insert(m.keyOfLocked(id), id)
-		m.policyOfLocked(&r).Insert(id, evict.Chunk{Key: m.keyOfLocked(id), Parent: r.parent, Depth: r.depth})
+		m.adoptChunkLocked(id, &r, shards)
 		report.Chunks++
 	}
 	for id := range m.fresh {
-		if m.live[id].state == liveFree {
+		if m.live[id].state == Gone {
 			m.seg.clearRecord(id)
 			m.free = append(m.free, id)
 		}
 	}
 	m.clearStraySlotsLocked(taken)
 	return inUse
+}
+
+// adoptChunkLocked takes a chunk that was found whole, or with some shards, into
+// the index, the policy and the books.
+func (m *Master) adoptChunkLocked(id uint32, r *record, shards uint64) {
+	m.live[id] = liveRecord{shards: shards}
+	if r.saltTag != 0 && (r.saltTag >= maxTags || m.tags[r.saltTag] == "") {
+		r.saltTag = 0
+		m.seg.setRecordLife(id, 0, r.flags, r.expires)
+	}
+	if r.state == recActive {
+		m.moveTo(id, RecoveredWhole)
+		m.stats.Chunks++
+	} else {
+		m.moveTo(id, RecoveredPart)
+	}
+	m.lastUse[id] = ticks(m.clock.elapsed)
+	o := ownerOf(r)
+	m.books.countChunk(o, 1)
+	for range bits.OnesCount64(shards) {
+		m.books.takeSlot(o, m.groupOf(r).slotBytes)
+	}
+	m.countPinLocked(r, 1)
+	m.countDatedLocked(r.expires, 1)
+	m.table.Insert(m.keyOfLocked(id), id)
+	m.enterPolicyLocked(id, r)
+}
+
+// adoptTagsLocked reads the table of salt tags.
+func (m *Master) adoptTagsLocked() {
+	for i := uint16(1); i < maxTags; i++ {
+		if tag := m.seg.readTag(i); tag != "" {
+			m.tags[i], m.tagNumber[tag] = tag, i
+			m.books.tags[i].quota = m.seg.tagQuota(i)
+		}
+	}
 }
 
 // wholeChunkLocked checks a record against its namespace and its slots, and

@@ -35,6 +35,8 @@ type slabAllocator struct {
 	// assign is told when a slab takes up or, with 0, leaves a size class. It may
 	// refuse the first.
 	assign func(slab, slotBytes uint32) error
+	// used is what the slots in use take up, in bytes.
+	used uint64
 	// stuck: there was a free slab, and assign refused it.
 	stuck bool
 }
@@ -77,6 +79,7 @@ func (a *slabAllocator) alloc(slotBytes uint32) (uint32, bool) {
 		s.fresh++
 	}
 	s.used++
+	a.used += uint64(s.slotBytes)
 	if s.used == s.slots {
 		c.partial = c.partial[:len(c.partial)-1]
 	}
@@ -101,6 +104,7 @@ func (a *slabAllocator) release(slot uint32) {
 	}
 	s.free = append(s.free, slot%a.slotsPerSlab)
 	s.used--
+	a.used -= uint64(s.slotBytes)
 	if s.used == 0 && !a.keepEmpty {
 		a.retire(id)
 	}
@@ -108,14 +112,6 @@ func (a *slabAllocator) release(slot uint32) {
 
 // slotBytes returns the size of a slot in use.
 func (a *slabAllocator) slotBytes(slot uint32) uint32 { return a.slabs[slot/a.slotsPerSlab].slotBytes }
-
-// usedBytes returns what the slots in use take up.
-func (a *slabAllocator) usedBytes() (n uint64) {
-	for i := range a.slabs {
-		n += uint64(a.slabs[i].used) * uint64(a.slabs[i].slotBytes)
-	}
-	return n
-}
 
 // restore rebuilds a slab from what recovery found: the slots in use.
 //
@@ -138,6 +134,7 @@ func (a *slabAllocator) restore(id, slotBytes uint32, inUse []uint32) {
 		}
 	}
 	a.slabs[id] = s
+	a.used += uint64(s.used) * uint64(slotBytes)
 	c.slabs++
 	if s.used < s.slots {
 		c.partial = append(c.partial, id)
@@ -155,6 +152,7 @@ func (a *slabAllocator) claim(slot uint32) bool {
 	}
 	s.free = slices.Delete(s.free, at, at+1)
 	s.used++
+	a.used += uint64(s.slotBytes)
 	if s.used == s.slots {
 		a.removePartial(a.classes[s.slotBytes], id)
 	}

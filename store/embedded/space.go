@@ -3,8 +3,6 @@ package embedded
 import (
 	"cmp"
 	"slices"
-
-	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 // slotLocked returns a slot of the size, evicting if it must.
@@ -16,15 +14,14 @@ func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
 		if m.alloc.stuck {
 			return 0, false // evicting would not help
 		}
-		if !m.evictLocked(slotBytes) && !m.takeSlabLocked(slotBytes) {
+		if _, ok := m.evictLocked(RemovedEvicted, func(k *chunkKind) bool { return k.slotBytes == slotBytes }); !ok && !m.takeSlabLocked(slotBytes) {
 			return 0, false
 		}
 	}
 }
 
-// recordLocked returns a record number, evicting a chunk of the size if the
-// table is full.
-func (m *Master) recordLocked(slotBytes uint32) (uint32, bool) {
+// recordLocked returns a record number, evicting a chunk if the table is full.
+func (m *Master) recordLocked() (uint32, bool) {
 	for {
 		if n := len(m.free); n > 0 {
 			id := m.free[n-1]
@@ -34,25 +31,10 @@ func (m *Master) recordLocked(slotBytes uint32) (uint32, bool) {
 		if id, ok := m.freshRecordLocked(); ok {
 			return id, true
 		}
-		if !m.evictLocked(slotBytes) {
+		if _, ok := m.evictLocked(RemovedEvicted, anyKind); !ok {
 			return 0, false
 		}
 	}
-}
-
-// evictLocked evicts one chunk of the size class by policy.
-func (m *Master) evictLocked(slotBytes uint32) bool {
-	inUse := func(rec uint32) bool { return m.live[rec].inUse() }
-	policy := m.policyLocked(slotBytes)
-	rec, ok := policy.Victim(inUse)
-	if !ok && m.expireLeasesLocked() {
-		rec, ok = policy.Victim(inUse)
-	}
-	if !ok {
-		return false
-	}
-	m.dropForgottenLocked(rec, RemovedEvicted)
-	return true
 }
 
 // takeSlabLocked frees a slab of the class that has most of them, or of the next
@@ -85,7 +67,7 @@ func (m *Master) emptySlabLocked(id uint32) bool {
 	var victims []uint32
 	for i := range s.slots {
 		if rec, ok := m.seg.ownerOf(id*m.seg.SlotsPerSlab + i); ok {
-			if m.live[rec].inUse() {
+			if m.live[rec].inUse() || m.live[rec].kept {
 				return false
 			}
 			victims = append(victims, rec)
@@ -95,19 +77,18 @@ func (m *Master) emptySlabLocked(id uint32) bool {
 		return false // an open put, or a doomed slot that is still read
 	}
 	for _, rec := range victims {
-		if m.live[rec].state >= livePartial { // a chunk may have two shards here
-			m.dropLocked(rec, RemovedEvicted)
+		if m.live[rec].state.Resident() { // a chunk may have two shards here
+			m.dropLocked(rec, RemovedForSlab)
 		}
 	}
 	return true
 }
 
-// dropLocked removes a chunk that the policy still knows.
+// dropLocked removes a chunk that the policy still knows, if it may.
 //
-// REQUIRES: the record is partial or active.
+// REQUIRES: the chunk is resident.
 func (m *Master) dropLocked(rec uint32, why RemoveReason) {
-	r := m.seg.peekRecord(rec)
-	m.policyOfLocked(&r).Remove(rec)
+	m.leavePolicyLocked(rec)
 	m.dropForgottenLocked(rec, why)
 }
 
@@ -116,13 +97,12 @@ func (m *Master) dropLocked(rec uint32, why RemoveReason) {
 // so that a crash in between frees the slots and not half a chunk.
 func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 	r := m.seg.peekRecord(rec)
-	wasActive := m.live[rec].state == liveActive
+	listed := m.live[rec].state.Whole()
+	m.moveTo(rec, Dropped)
 	if m.live[rec].puts > 0 {
 		for _, p := range m.puts {
-			if p.record == rec && !p.void {
-				p.void = true
-				delete(m.arriving, p.arrivalKey())
-				m.live[rec].puts--
+			if p.record == rec {
+				m.voidPutLocked(p)
 			}
 		}
 	}
@@ -137,10 +117,12 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 	if m.live[rec].leases > 0 {
 		m.leases.dropRecord(rec)
 	}
-	m.forgetLocked(rec)
+	m.books.countChunk(ownerOf(&r), -1)
+	m.forgetLocked(rec, &r)
 	for slot := r.slot; slot != noSlot; {
 		e, ok := m.seg.readSlot(slot)
 		m.seg.clearSlot(slot)
+		m.books.giveSlot(ownerOf(&r), m.alloc.slotBytes(slot))
 		if m.pins[slot] > 0 {
 			m.doomed[slot] = struct{}{}
 		} else {
@@ -151,15 +133,16 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 		}
 		slot = e.next
 	}
-	if wasActive {
-		m.stats.Chunks--
-		m.stats.Removed[why]++
-		m.feed.add(Change{Kind: Removed, Reason: why, Namespace: store.NamespaceID(r.namespace), Group: uint32(r.group), Hash: r.hash, Parent: r.parent, Depth: r.depth})
+	if listed {
+		m.unlistLocked(&r, why)
 	}
 }
 
-// forgetLocked frees a record number.
-func (m *Master) forgetLocked(rec uint32) {
+// forgetLocked frees a record number. r is what it held.
+func (m *Master) forgetLocked(rec uint32, r *record) {
+	m.countPinLocked(r, -1)
+	m.countDatedLocked(r.expires, -1)
+	m.moveTo(rec, Freed)
 	m.table.Remove(m.keyOfLocked(rec), rec)
 	m.faces.clear(rec, faceMissOnce|faceHidden)
 	m.seg.clearRecord(rec)

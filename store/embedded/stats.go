@@ -1,12 +1,34 @@
 package embedded
 
+import "time"
+
+// ageBounds divide the ages of evicted chunks.
+var ageBounds = [...]time.Duration{time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}
+
+// AgeBounds returns the bounds of Stats.EvictedAges.
+func AgeBounds() []time.Duration { return ageBounds[:] }
+
+func (s *Stats) countAge(age time.Duration) {
+	for i, bound := range ageBounds {
+		if age <= bound {
+			s.EvictedAges[i]++
+			return
+		}
+	}
+	s.EvictedAges[len(ageBounds)]++
+}
+
 // Stats counts what the master did since it started.
 type Stats struct {
 	Chunks        int // active now
 	PutsGranted   uint64
 	PutsExisting  uint64
 	PutsNoSpace   uint64
-	PutsRefused   uint64
+	PutsRefused   uint64 // while an adopted segment's clients are awaited
+	PutsDraining  uint64 // refused while the store is drained
+	PutsOverQuota uint64
+	PutsUntagged  uint64 // refused because no more salt tags can be told apart
+	PinsRefused   uint64
 	PutsEnded     uint64
 	PutsRevoked   uint64
 	PutsVoid      uint64
@@ -16,6 +38,9 @@ type Stats struct {
 	StoredBytes   uint64 // of shards that were published
 	LeasesRefused uint64
 	Removed       [removeReasons]uint64 // by RemoveReason
+	// EvictedAges counts chunks that were evicted by how long ago their last use
+	// was: entry i up to AgeBounds[i], the last one the rest.
+	EvictedAges [len(ageBounds) + 1]uint64
 
 	// Gauges.
 	Clients       int
@@ -27,6 +52,9 @@ type Stats struct {
 	SizeBytes     uint64 // data area when all of it is allocated
 	UsedBytes     uint64 // slots in use
 	Leases        int
+	PinnedBytes   uint64 // of chunks that are pinned hard
+	Expiring      int    // records with a time to live or a pin's
+	Draining      bool
 	// Recovered is what was found when the segment was adopted; nil for a new one.
 	Recovered  *Recovery
 	UsedSlabs  int
@@ -46,7 +74,8 @@ func (m *Master) Stats() Stats {
 	for _, c := range m.alloc.classes {
 		s.UsedSlabs += c.slabs
 	}
-	s.UsedBytes = m.alloc.usedBytes()
+	s.UsedBytes = m.alloc.used
+	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, m.dated, m.draining
 	s.Recovered = m.recovered
 	s.Namespaces = len(m.byDigest)
 	return s
@@ -58,6 +87,8 @@ func (s *Stats) Counters() map[string]uint64 {
 		"puts_granted": s.PutsGranted, "puts_existing": s.PutsExisting, "puts_no_space": s.PutsNoSpace,
 		"puts_refused": s.PutsRefused, "puts_ended": s.PutsEnded, "puts_revoked": s.PutsRevoked, "puts_void": s.PutsVoid,
 		"gets_ready": s.GetsReady, "gets_absent": s.GetsAbsent, "corrupt": s.Corrupt, "leases_refused": s.LeasesRefused,
+		"puts_draining": s.PutsDraining, "puts_over_quota": s.PutsOverQuota, "puts_untagged": s.PutsUntagged, "pins_refused": s.PinsRefused,
+		"removed_expired": s.Removed[RemovedExpired], "removed_quota": s.Removed[RemovedQuota], "removed_command": s.Removed[RemovedByCommand], "removed_slab": s.Removed[RemovedForSlab],
 		"removed_evicted": s.Removed[RemovedEvicted], "removed_reset": s.Removed[RemovedReset], "removed_corrupt": s.Removed[RemovedCorrupt],
 	}
 }

@@ -22,18 +22,18 @@ func (m *Master) validate(t fataler) {
 	resident, active := 0, 0
 	for id := range m.fresh {
 		l := m.live[id]
-		if l.state == liveFree {
+		if l.state == Gone {
 			continue
 		}
 		r := m.seg.peekRecord(id)
 		if got, ok := m.findLocked(store.NamespaceID(r.namespace), uint32(r.group), &r.hash); !ok || got != id {
 			t.Fatalf("record %d is not in the index (%d, %v)", id, got, ok)
 		}
-		if l.state == liveStoring {
+		if l.state == Creating {
 			continue
 		}
 		resident++
-		if l.state == liveActive {
+		if l.state.Whole() {
 			active++
 		}
 		if _, ok := m.seg.readRecord(id); !ok {
@@ -79,11 +79,8 @@ func (m *Master) validate(t fataler) {
 	if int(inSlabs) != len(used) {
 		t.Fatalf("%d slots are allocated, %d are owned", inSlabs, len(used))
 	}
-	inPolicies := 0
-	for _, p := range m.policies {
-		inPolicies += p.Len()
+	if m.stats.Chunks != active {
+		t.Fatalf("%d chunks are counted, %d are active", m.stats.Chunks, active)
 	}
-	if inPolicies != resident || m.stats.Chunks != active {
-		t.Fatalf("%d chunks in policies, %d resident; %d counted, %d active", inPolicies, resident, m.stats.Chunks, active)
-	}
+	m.validateBooks(t, resident)
 }

@@ -1,0 +1,96 @@
+package embedded
+
+import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// maxTop bounds how many prefixes are told at once.
+const maxTop = 1000
+
+// countHitLocked counts a load of a chunk, once for all of its shards.
+func (m *Master) countHitLocked(rec, shard uint32) {
+	if shard == 0 && m.hits[rec] < math.MaxUint16 {
+		m.hits[rec]++
+	}
+}
+
+// usedChunk is a chunk that was loaded.
+type usedChunk struct {
+	named
+	parent uint64
+	depth  uint32
+	hits   uint16
+}
+
+// TopPrefixes returns the n most used chains, the most used first. A chain ends
+// where less than half of its uses go on: a system prompt that many requests
+// begin with is one, and so is a conversation that comes back.
+func (m *Master) TopPrefixes(n int) []Prefix {
+	n = min(n, maxTop)
+	if n <= 0 {
+		return nil
+	}
+	var used []usedChunk
+	for at, more := uint32(0), true; more; at += removeStep {
+		used, more = m.usedAt(used, at)
+	}
+	goesOn := map[uint64]uint16{} // by key: the most uses of a successor
+	for i := range used {
+		goesOn[used[i].parent] = max(goesOn[used[i].parent], used[i].hits)
+	}
+	ends := slices.DeleteFunc(used, func(u usedChunk) bool { return 2*uint32(goesOn[u.key]) >= uint32(u.hits) })
+	slices.SortFunc(ends, func(a, b usedChunk) int {
+		return cmp.Or(cmp.Compare(b.hits, a.hits), cmp.Compare(b.depth, a.depth), cmp.Compare(a.key, b.key))
+	})
+	ends = ends[:min(n, len(ends))]
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	prefixes := make([]Prefix, 0, len(ends))
+	for i := range ends {
+		if p, ok := m.prefixLocked(&ends[i]); ok {
+			prefixes = append(prefixes, p)
+		}
+	}
+	return prefixes
+}
+
+func (m *Master) usedAt(used []usedChunk, at uint32) ([]usedChunk, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	end := min(at+removeStep, m.fresh)
+	for rec := at; rec < end; rec++ {
+		if m.hits[rec] > 0 && m.live[rec].state.Whole() {
+			r := m.seg.peekRecord(rec)
+			used = append(used, usedChunk{named: named{rec, m.keyOfLocked(rec)}, parent: r.parent, depth: r.depth, hits: m.hits[rec]})
+		}
+	}
+	return used, end < m.fresh
+}
+
+// prefixLocked walks from a chain's end to its beginning.
+func (m *Master) prefixLocked(end *usedChunk) (Prefix, bool) {
+	if !m.live[end.rec].state.Whole() || m.keyOfLocked(end.rec) != end.key {
+		return Prefix{}, false // it went meanwhile
+	}
+	r := m.seg.peekRecord(end.rec)
+	p := Prefix{Namespace: store.NamespaceID(r.namespace), Group: uint32(r.group), Leaf: r.hash, Hits: uint64(end.hits)}
+	// A chain has at most its depth of predecessors, whatever the records say.
+	for rec, left := end.rec, r.depth; ; left-- {
+		p.Chunks++
+		p.Bytes += uint64(bits.OnesCount64(m.live[rec].shards)) * uint64(m.groupOf(&r).slotBytes)
+		if r.parent == 0 {
+			p.Root = r.hash
+			return p, true
+		}
+		parent, ok := m.table.Find(r.parent, func(id uint32) bool { return m.keyOfLocked(id) == r.parent })
+		if !ok || left == 0 || !m.live[parent].state.Whole() {
+			return p, true
+		}
+		rec, r = parent, m.seg.peekRecord(parent)
+	}
+}

@@ -1,0 +1,66 @@
+package embedded
+
+// validateBooks counts anew what is kept by owner, and who the policy may choose.
+func (m *Master) validateBooks(t fataler, resident int) {
+	books := newAccounts(maxNamespaces, maxTags)
+	pinned, dated, kept := uint64(0), 0, 0
+	for id := range m.fresh {
+		l := &m.live[id]
+		if l.state == Gone {
+			continue
+		}
+		r := m.seg.peekRecord(id)
+		if r.expires != 0 {
+			dated++
+		}
+		if r.flags&flagHardPin != 0 {
+			pinned += m.groupOf(&r).wholeBytes()
+			books.pin(ownerOf(&r), m.groupOf(&r).wholeBytes())
+		}
+		if l.state.Resident() {
+			books.countChunk(ownerOf(&r), 1)
+			if l.kept != (r.flags&flagHardPin != 0) {
+				t.Fatalf("record %d: flags %b, kept from the policy: %v", id, r.flags, l.kept)
+			}
+			if l.kept {
+				kept++
+			}
+		}
+		if hidden := m.faces.has(id, faceHidden); hidden != (l.state == Expired) {
+			t.Fatalf("record %d is %v, hidden from lookups: %v", id, l.state, hidden)
+		}
+		for slot := r.slot; slot != noSlot; {
+			e, _ := m.seg.readSlot(slot)
+			books.takeSlot(ownerOf(&r), m.alloc.slotBytes(slot))
+			slot = e.next
+		}
+	}
+	for _, p := range m.puts {
+		if !p.void {
+			books.takeSlot(m.ownerOfLocked(p.record), m.alloc.slotBytes(p.slot))
+		}
+	}
+	check := func(what string, got, want []account) {
+		for i := range got {
+			g, w := got[i], want[i]
+			if g.chunks != w.chunks || g.bytes != w.bytes || g.pinned != w.pinned {
+				t.Fatalf("%s %d: the books say %+v, there are %+v", what, i, g, w)
+			}
+		}
+	}
+	check("namespace", m.books.namespaces, books.namespaces)
+	check("salt tag", m.books.tags, books.tags)
+	if pinned != m.pinned || dated != m.dated {
+		t.Fatalf("%d bytes pinned and %d records dated, counted %d and %d", pinned, dated, m.pinned, m.dated)
+	}
+	if m.policy.Len() != resident-kept {
+		t.Fatalf("the policy has %d chunks of %d resident, %d of them pinned", m.policy.Len(), resident, kept)
+	}
+	used := uint64(0)
+	for _, s := range m.alloc.slabs {
+		used += uint64(s.used) * uint64(s.slotBytes)
+	}
+	if used != m.alloc.used {
+		t.Fatalf("%d bytes of slots are in use, counted %d", used, m.alloc.used)
+	}
+}
