@@ -76,8 +76,8 @@ type Config struct {
 	QueueJobs  int
 	QueueBytes int64
 	// A copy batch has at most BatchShards shards and, but for a single one,
-	// BatchBytes bytes; defaults 256 and 8 MiB. Between batches a job looks
-	// whether it was cancelled: a batch is how long a cancel can take.
+	// BatchBytes bytes; defaults 1024 and 64 MiB. Before every shard a
+	// job looks whether it was cancelled: a shard is how long a cancel can take.
 	BatchShards int
 	BatchBytes  int
 	// StoreTimeout bounds one call to the store; default 2 s.
@@ -107,8 +107,8 @@ func (c *Config) SetDefaults() {
 	setDefault(&c.LoadPipelines, 2)
 	setDefault(&c.QueueJobs, 1024)
 	setDefault(&c.QueueBytes, 32<<20)
-	setDefault(&c.BatchShards, 256)
-	setDefault(&c.BatchBytes, 8<<20)
+	setDefault(&c.BatchShards, 1024)
+	setDefault(&c.BatchBytes, 64<<20)
 	setDefault(&c.StoreTimeout, 2*time.Second)
 	setDefault(&c.HelloTimeout, 5*time.Second)
 	setDefault(&c.MaxConns, 256)

@@ -32,7 +32,8 @@ func memoryOf(segments []store.Segment, place store.Place, shardBytes int) ([]by
 	return data[place.Offset:end:end], nil
 }
 
-// copyAll copies in batches, each of which begins with a look at the job board.
+// copyAll copies in batches. The job board is looked at before every batch, and
+// by the device before every shard.
 // after, when not nil, is told of each batch that was copied; copies[i].Checksum
 // is set by then. On an error the batch under way is in an unknown state, and
 // no copy of the job is under way any more.
@@ -76,11 +77,27 @@ func (n *session) batchEnd(copies []ShardCopy, from int) int {
 // copyBatch copies one batch and waits for it, whatever becomes of the job: as
 // long as the device may touch a block, the job is not over.
 func (n *session) copyBatch(j *job, direction Direction, batch []ShardCopy) error {
-	ctx := j.ctx
+	ctx := context.Context(boardContext{j.ctx, n, j})
 	if n.srv.cfg.Faults.IgnoreCancel {
-		ctx = context.WithoutCancel(ctx)
+		ctx = context.WithoutCancel(j.ctx)
 	}
 	done := make(chan error, 1)
 	n.mapping.Copy(ctx, direction, nil, batch, func(err error) { done <- err })
 	return <-done
+}
+
+// boardContext is a job's context that has an error as soon as the board gives
+// the job up.
+type boardContext struct {
+	context.Context
+	session *session
+	job     *job
+}
+
+// Err implements context.Context.
+func (c boardContext) Err() error {
+	if c.session.isCancelled(c.job) {
+		return errCancelled
+	}
+	return nil
 }

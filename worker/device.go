@@ -24,7 +24,8 @@ type Mapping interface {
 	// Copy enqueues a batch of shard copies and returns at once; done is called
 	// exactly once, from any goroutine, when every byte has been moved or the
 	// batch has failed. after is the engine's event that must have completed
-	// before the first byte is read; nil for none.
+	// before the first byte is read; nil for none. ctx.Err is asked before every
+	// shard; it may look at the job board, and be asked from any goroutine.
 	//
 	// REQUIRES: every block id is in [1, NumBlocks) and every Memory is at least
 	// as long as the group's shard.

@@ -75,7 +75,8 @@ type WorkerConfig struct {
 	QueueJobs int
 	// LoadWorkers is how many loads run at a time, by engine rank. Default 2.
 	LoadWorkers int
-	// BatchBytes bounds what is copied between two looks at the cancel word.
+	// BatchBytes bounds what is copied in one go, and checked then. The cancel word
+	// is looked at before every shard.
 	// Default 8MiB.
 	BatchBytes Size
 }
@@ -129,7 +130,7 @@ func (c *WorkerConfig) SetDefaults() {
 		c.LoadWorkers = 2
 	}
 	if c.BatchBytes == 0 {
-		c.BatchBytes = 8 << 20
+		c.BatchBytes = 64 << 20
 	}
 }
 

@@ -166,7 +166,7 @@ func (c *WorkerConfig) Fields() []Field {
 		named(SectionWorker, "verify", "false, the engine decides", "compare the checksum of every loaded shard").bool(&c.Verify),
 		named(SectionWorker, "queue_jobs", "1024", "`jobs` that may wait, loads and stores each, by engine rank").number(&c.QueueJobs),
 		named(SectionWorker, "load_workers", "2", "`loads` that run at a time, by engine rank").number(&c.LoadWorkers),
-		named(SectionWorker, "batch_bytes", "8MiB", "`size` of what is copied between two looks at the cancel word").size(&c.BatchBytes),
+		named(SectionWorker, "batch_bytes", "64MiB", "`size` of what is copied in one go").size(&c.BatchBytes),
 	)
 	return append(fields, c.HTTP.fields(SectionWorker, "9791 and up")...)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/worker"
@@ -132,8 +133,9 @@ func (m *mapping) unmap() error {
 	return errors.Join(errs...)
 }
 
-// run copies a batch. A load's is divided among lanes: a request waits for it,
-// and one core does not use what memory can give.
+// run copies a batch. A load's is done by several lanes, which take one shard
+// after the other: a request waits for it, and one core does not use what memory
+// can give.
 func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy) error {
 	if m.remote != nil && !m.remote.alive() {
 		return fmt.Errorf("copy: %w", errGone)
@@ -143,15 +145,15 @@ func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []w
 		defer m.ahead.loads.Add(-1)
 	}
 	if direction == worker.Store || m.lanes < 2 || bytesOf(batch) < minLanesBytes {
-		return m.lane(ctx, direction, batch)
+		return m.lane(ctx, direction, batch, new(atomic.Int64))
 	}
 	var others sync.WaitGroup
-	errs := make([]error, m.lanes)
-	part := (len(batch) + m.lanes - 1) / m.lanes
-	for i := 1; i*part < len(batch); i++ {
-		others.Go(func() { errs[i] = m.lane(ctx, direction, batch[i*part:min((i+1)*part, len(batch))]) })
+	var next atomic.Int64
+	errs := make([]error, min(m.lanes, len(batch)))
+	for i := 1; i < len(errs); i++ {
+		others.Go(func() { errs[i] = m.lane(ctx, direction, batch, &next) })
 	}
-	errs[0] = m.lane(ctx, direction, batch[:min(part, len(batch))])
+	errs[0] = m.lane(ctx, direction, batch, &next)
 	others.Wait()
 	return errors.Join(errs...)
 }
@@ -170,10 +172,10 @@ func bytesOf(batch []worker.ShardCopy) (n int) {
 	return n
 }
 
-// lane copies a part of a batch. A fault inside a mapping, which would end the
-// process, is turned into an error: it is a panic in this goroutine while lane is
-// on.
-func (m *mapping) lane(ctx context.Context, direction worker.Direction, part []worker.ShardCopy) (err error) {
+// lane copies the shards of a batch that no other lane has taken. A fault inside
+// a mapping, which would end the process, is turned into an error: it is a panic
+// in this goroutine while lane is on.
+func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy, next *atomic.Int64) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
@@ -183,18 +185,24 @@ func (m *mapping) lane(ctx context.Context, direction worker.Direction, part []w
 			}
 			err = fmt.Errorf("copy: %w at %#x", ErrFault, fault.Addr())
 		}
+		if err != nil {
+			next.Store(int64(len(batch))) // the others need not go on
+		}
 	}()
 	// What was written is there for others before anybody is told of it.
 	defer fence()
-	for i := range part {
+	for {
+		i := next.Add(1) - 1
+		if i >= int64(len(batch)) {
+			return nil
+		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if err := m.shard(direction, &part[i]); err != nil {
+		if err := m.shard(direction, &batch[i]); err != nil {
 			return fmt.Errorf("copy: %w", err)
 		}
 	}
-	return nil
 }
 
 // shard copies one shard, segment after segment.
