@@ -30,7 +30,21 @@ func maintain(ctx context.Context, master *embedded.Master, sup *supervision, lo
 			return
 		case <-ticker.C:
 			master.Reap()
+			tick(master, loop.Beat)
 		}
+	}
+}
+
+// ticks bounds the store's housekeeping at a time; each holds its lock briefly.
+const ticks = 64
+
+// tick lets the store end what its time is up for.
+func tick(master *embedded.Master, beat func()) {
+	for range ticks {
+		if !master.Tick() {
+			return
+		}
+		beat()
 	}
 }
 

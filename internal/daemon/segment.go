@@ -48,7 +48,7 @@ func openStore(ctx context.Context, dir string, bytes uint64, sup *supervision, 
 // adoptOrCreate takes the first of the kept segments that can be used. All are
 // closed but that one.
 func adoptOrCreate(found []kept, bytes uint64, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
-	opts := embedded.Options{Alive: proc.Alive, Log: log}
+	opts := embedded.Options{Alive: proc.Alive, Now: proc.BootClock, Log: log}
 	defer func() {
 		for i := range found {
 			found[i].close()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -102,7 +103,11 @@ func (s *Service) PutStart(_ context.Context, r *storepb.PutStartRequest) (*stor
 			Hash: hashAt(r.GetHashes(), i), Parent: hashAt(r.GetParents(), i),
 		}
 	}
-	grants, err := s.master.PutStart(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), items)
+	opts, err := putOptions(r)
+	if err != nil {
+		return nil, err
+	}
+	grants, err := s.master.PutStartAs(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), opts, items)
 	if err != nil {
 		return nil, rpcError(err)
 	}
@@ -117,6 +122,19 @@ func (s *Service) PutStart(_ context.Context, r *storepb.PutStartRequest) (*stor
 		}
 	}
 	return reply, nil
+}
+
+// maxSaltTag bounds a salt tag that a client sends.
+const maxSaltTag = 4096
+
+func putOptions(r *storepb.PutStartRequest) (*PutOptions, error) {
+	if n := len(r.GetSaltTag()); n > maxSaltTag {
+		return nil, status.Errorf(codes.InvalidArgument, "salt tag of %d bytes, at most %d", n, maxSaltTag)
+	}
+	if r.GetPin() > uint32(PinHard) {
+		return nil, status.Errorf(codes.InvalidArgument, "pin %d, at most %d", r.GetPin(), PinHard)
+	}
+	return &PutOptions{SaltTag: r.GetSaltTag(), TTL: time.Duration(r.GetTtlSeconds()) * time.Second, Pin: PinKind(r.GetPin())}, nil
 }
 
 // PutEnd implements storepb.StoreServer.

@@ -229,15 +229,20 @@ func (x *OpenNamespaceReply) GetNamespace() *Namespace {
 }
 
 type PutStartRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	Namespace     *Namespace             `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	SaltTag       string                 `protobuf:"bytes,3,opt,name=salt_tag,json=saltTag,proto3" json:"salt_tag,omitempty"`
-	Groups        []uint32               `protobuf:"varint,4,rep,packed,name=groups,proto3" json:"groups,omitempty"`
-	Shards        []uint32               `protobuf:"varint,5,rep,packed,name=shards,proto3" json:"shards,omitempty"`
-	Depths        []uint32               `protobuf:"varint,6,rep,packed,name=depths,proto3" json:"depths,omitempty"`
-	Hashes        []byte                 `protobuf:"bytes,7,opt,name=hashes,proto3" json:"hashes,omitempty"`
-	Parents       []byte                 `protobuf:"bytes,8,opt,name=parents,proto3" json:"parents,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Session   *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Namespace *Namespace             `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	SaltTag   string                 `protobuf:"bytes,3,opt,name=salt_tag,json=saltTag,proto3" json:"salt_tag,omitempty"`
+	Groups    []uint32               `protobuf:"varint,4,rep,packed,name=groups,proto3" json:"groups,omitempty"`
+	Shards    []uint32               `protobuf:"varint,5,rep,packed,name=shards,proto3" json:"shards,omitempty"`
+	Depths    []uint32               `protobuf:"varint,6,rep,packed,name=depths,proto3" json:"depths,omitempty"`
+	Hashes    []byte                 `protobuf:"bytes,7,opt,name=hashes,proto3" json:"hashes,omitempty"`
+	Parents   []byte                 `protobuf:"bytes,8,opt,name=parents,proto3" json:"parents,omitempty"`
+	// How long the chunks live; 0: as long as the namespace's do.
+	TtlSeconds uint32 `protobuf:"varint,9,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"`
+	// 1: evicted only when nothing else can go; 2: never, as long as such chunks
+	// stay within their share of the memory.
+	Pin           uint32 `protobuf:"varint,10,opt,name=pin,proto3" json:"pin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -326,6 +331,20 @@ func (x *PutStartRequest) GetParents() []byte {
 		return x.Parents
 	}
 	return nil
+}
+
+func (x *PutStartRequest) GetTtlSeconds() uint32 {
+	if x != nil {
+		return x.TtlSeconds
+	}
+	return 0
+}
+
+func (x *PutStartRequest) GetPin() uint32 {
+	if x != nil {
+		return x.Pin
+	}
+	return 0
 }
 
 type PutStartReply struct {
@@ -1393,7 +1412,7 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\v2\".mooncake_sidecar.store.v1.SessionR\asession\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\fR\x04spec\"X\n" +
 	"\x12OpenNamespaceReply\x12B\n" +
-	"\tnamespace\x18\x01 \x01(\v2$.mooncake_sidecar.store.v1.NamespaceR\tnamespace\"\xa8\x02\n" +
+	"\tnamespace\x18\x01 \x01(\v2$.mooncake_sidecar.store.v1.NamespaceR\tnamespace\"\xdb\x02\n" +
 	"\x0fPutStartRequest\x12<\n" +
 	"\asession\x18\x01 \x01(\v2\".mooncake_sidecar.store.v1.SessionR\asession\x12B\n" +
 	"\tnamespace\x18\x02 \x01(\v2$.mooncake_sidecar.store.v1.NamespaceR\tnamespace\x12\x19\n" +
@@ -1402,7 +1421,11 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\x06shards\x18\x05 \x03(\rR\x06shards\x12\x16\n" +
 	"\x06depths\x18\x06 \x03(\rR\x06depths\x12\x16\n" +
 	"\x06hashes\x18\a \x01(\fR\x06hashes\x12\x18\n" +
-	"\aparents\x18\b \x01(\fR\aparents\"\x95\x01\n" +
+	"\aparents\x18\b \x01(\fR\aparents\x12\x1f\n" +
+	"\vttl_seconds\x18\t \x01(\rR\n" +
+	"ttlSeconds\x12\x10\n" +
+	"\x03pin\x18\n" +
+	" \x01(\rR\x03pin\"\x95\x01\n" +
 	"\rPutStartReply\x12\x1a\n" +
 	"\bstatuses\x18\x01 \x01(\fR\bstatuses\x12\x18\n" +
 	"\atickets\x18\x02 \x03(\x06R\atickets\x12\x1a\n" +
