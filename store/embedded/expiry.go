@@ -98,6 +98,7 @@ func (m *Master) unlistLocked(r *record, why RemoveReason) {
 // listLocked counts and tells that lookups find a chunk.
 func (m *Master) listLocked(r *record) {
 	m.stats.Chunks++
+	m.stats.Created++
 	m.feed.add(Change{Kind: Stored, Namespace: store.NamespaceID(r.namespace), Group: uint32(r.group), Hash: r.hash, Parent: r.parent, Depth: r.depth})
 }
 

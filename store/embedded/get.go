@@ -58,6 +58,7 @@ func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) s
 	m.countHitLocked(rec, it.Shard)
 	m.stats.GetsReady++
 	g := &m.namespaces[r.namespace].groups[r.group]
+	m.stats.ReadBytes += uint64(g.shardBytes)
 	return store.GetResult{
 		Status: store.GetReady, Ref: ref, Checksum: entry.checksum, Tier: store.TierHost,
 		Place: store.Place{Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes},

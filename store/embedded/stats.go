@@ -9,6 +9,7 @@ var ageBounds = [...]time.Duration{time.Second, 10 * time.Second, time.Minute, 1
 func AgeBounds() []time.Duration { return ageBounds[:] }
 
 func (s *Stats) countAge(age time.Duration) {
+	s.EvictedAge += age
 	for i, bound := range ageBounds {
 		if age <= bound {
 			s.EvictedAges[i]++
@@ -36,11 +37,14 @@ type Stats struct {
 	GetsAbsent    uint64
 	Corrupt       uint64
 	StoredBytes   uint64 // of shards that were published
+	ReadBytes     uint64 // of shards that references were taken on
+	Created       uint64 // chunks that lookups began to find, those recovered not among them
 	LeasesRefused uint64
 	Removed       [removeReasons]uint64 // by RemoveReason
 	// EvictedAges counts chunks that were evicted by how long ago their last use
 	// was: entry i up to AgeBounds[i], the last one the rest.
 	EvictedAges [len(ageBounds) + 1]uint64
+	EvictedAge  time.Duration // the sum
 
 	// Gauges.
 	Clients       int
@@ -55,6 +59,8 @@ type Stats struct {
 	PinnedBytes   uint64 // of chunks that are pinned hard
 	Expiring      int    // records with a time to live or a pin's
 	Draining      bool
+	Changes       uint64 // entries of the change feed since the start
+	Policy        string // name of the eviction policy
 	// Recovered is what was found when the segment was adopted; nil for a new one.
 	Recovered  *Recovery
 	UsedSlabs  int
@@ -76,6 +82,7 @@ func (m *Master) Stats() Stats {
 	}
 	s.UsedBytes = m.alloc.used
 	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, m.dated, m.draining
+	s.Changes, s.Policy = m.feed.next, m.policy.Name()
 	s.Recovered = m.recovered
 	s.Namespaces = len(m.byDigest)
 	return s
