@@ -29,9 +29,7 @@ type operators struct {
 // register adds the services to the server of the store's socket, which lets in
 // the daemon's own user and root.
 func (o *operators) register(ctx context.Context, calls *grpc.Server, reflect bool) {
-	if chunks, ok := any(o.master).(control.Store); ok {
-		adminpb.RegisterAdminServer(calls, control.New(control.Config{Store: chunks, Stats: o.stats, Settings: o.settings, Log: o.log}))
-	}
+	adminpb.RegisterAdminServer(calls, control.New(control.Config{Store: o.master, Stats: o.stats, Settings: o.settings, Log: o.log}))
 	healthpb.RegisterHealthServer(calls, &health{ready: o.ready, ctx: ctx})
 	if reflect {
 		reflection.Register(calls)
@@ -43,5 +41,5 @@ func (o *operators) stats() control.Stats {
 	s := o.master.Stats()
 	counters := s.Counters()
 	maps.Copy(counters, lookupCounters(o.lookups()))
-	return control.Stats{Stats: s, Counters: counters}
+	return control.Stats{Stats: s, PinnedBytes: s.PinnedBytes, Draining: s.Draining, Policy: s.Policy, Counters: counters}
 }
