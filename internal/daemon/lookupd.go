@@ -113,7 +113,8 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		return err
 	}
 	defer stopCalls(calls)
-	fast, err := serveWorkers(filepath.Join(dir, config.CallsSocket), service, &background, stop, log)
+	timedCalls := &timedStore{service, ops.registry.StoreCallTimes(callPutStart, callPutEnd, callGet, callRelease)}
+	fast, err := serveWorkers(filepath.Join(dir, config.CallsSocket), timedCalls, &background, stop, log)
 	if err != nil {
 		return err
 	}

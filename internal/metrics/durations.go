@@ -1,6 +1,10 @@
 package metrics
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 const (
 	// nativeFactor is the most by which a native bucket's bounds differ: eight
@@ -44,4 +48,15 @@ func (r *Registry) JobTimes() (load, store JobTimes) {
 		return JobTimes{Took: took.WithLabelValues(label), Ask: ask.WithLabelValues(label), Move: move.WithLabelValues(label)}
 	}
 	return of(operationLoad), of(operationStore)
+}
+
+// StoreCallTimes registers the histograms of the named calls of the store's
+// clients and returns what counts one.
+func (r *Registry) StoreCallTimes(calls ...string) func(call string, took time.Duration) {
+	vec := r.durations("store_call_duration_seconds", "Time that the store took to answer a call of a worker.", "call")
+	of := map[string]prometheus.Observer{}
+	for _, call := range calls {
+		of[call] = vec.WithLabelValues(call)
+	}
+	return func(call string, took time.Duration) { of[call].Observe(took.Seconds()) }
 }

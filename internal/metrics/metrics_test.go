@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/mooncake-sidecar/sidecar/internal/missratio"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/worker"
@@ -34,8 +36,15 @@ func registries() map[string]*Registry {
 		return lookupd.Stats{Total: *counters, Models: map[string]*lookupd.Counters{"llama": counters}, Engines: make([]lookupd.EngineStats, 2), Sessions: 3}
 	})
 	l.AddStore(func() embedded.Stats {
-		return embedded.Stats{Chunks: 4, CapacityBytes: 1000, SizeBytes: 2000, UsedBytes: 300, Recovered: &embedded.Recovery{Chunks: 4, Dropped: 1}}
+		return embedded.Stats{
+			Chunks: 4, CapacityBytes: 1000, SizeBytes: 2000, UsedBytes: 300, PinnedBytes: 50, Recovered: &embedded.Recovery{Chunks: 4, Dropped: 1},
+			PutsNoSpace: 1, PutsDraining: 2, PutsOverQuota: 3, Policy: "lru", EvictedAges: [9]uint64{2, 0, 5, 8: 1}, EvictedAge: time.Hour, Created: 9,
+		}
 	})
+	l.AddMissRatio(func() []missratio.Point {
+		return []missratio.Point{{Factor: 0.5, HitRatio: math.NaN()}, {Factor: 1, Chunks: 100, Hits: 44, HitRatio: 0.44}, {Factor: 2, Chunks: 100, Hits: 61, HitRatio: 0.61}}
+	})
+	l.StoreCallTimes("get")("get", time.Millisecond)
 	l.AddReadiness(func() map[string]bool { return map[string]bool{"store": true, "memory": false} })
 	w := NewRegistry("mooncake-worker", "v1")
 	load, store := w.JobTimes()
@@ -74,9 +83,20 @@ func TestScrape(t *testing.T) {
 		`mooncake_sidecar_store_free_bytes{tier="memory"} 700`, `mooncake_sidecar_store_recovered 1`, `mooncake_sidecar_store_recovery_chunks{outcome="dropped"} 1`,
 		`mooncake_sidecar_lookup_duration_seconds_bucket{le="1e-05"} 2`, `mooncake_sidecar_lookup_duration_seconds_bucket{le="+Inf"} 5`,
 		`mooncake_sidecar_ready{check="memory"} 0`, `mooncake_sidecar_ready{check="store"} 1`,
+		`mooncake_sidecar_store_pinned_bytes{tier="memory"} 50`, `mooncake_sidecar_store_created_chunks_total{tier="memory"} 9`,
+		`mooncake_sidecar_store_allocation_failures_total{reason="quota"} 3`, `mooncake_sidecar_store_puts_total{status="refused"} 5`,
+		`mooncake_sidecar_store_eviction_age_seconds_bucket{le="1"} 2`, `mooncake_sidecar_store_eviction_age_seconds_bucket{le="60"} 7`,
+		`mooncake_sidecar_store_eviction_age_seconds_bucket{le="+Inf"} 8`, `mooncake_sidecar_store_eviction_age_seconds_sum 3600`,
+		`mooncake_sidecar_store_miss_ratio{memory="2x"} 0.39`, `mooncake_sidecar_store_curve_hits_total{memory="1x"} 44`,
+		`mooncake_sidecar_store_eviction_policy_info{policy="lru"} 1`, `mooncake_sidecar_store_call_duration_seconds_count{call="get"} 1`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
+		}
+	}
+	for _, not := range []string{`reason="` + otherRemoval + `"`, `store_miss_ratio{memory="0.5x"}`} {
+		if strings.Contains(text, not) {
+			t.Errorf("there is %s", not)
 		}
 	}
 	text = scrape(t, all["worker"])

@@ -1,9 +1,22 @@
 package metrics
 
-import "github.com/mooncake-sidecar/sidecar/store/embedded"
+import (
+	"github.com/prometheus/client_golang/prometheus"
 
-// memoryTier labels what is in shared memory; the disk tier will have its own.
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
+)
+
+// memoryTier labels what is in shared memory.
 const memoryTier = "memory"
+
+// otherRemoval labels a reason that has none in removals, which a test excludes.
+const otherRemoval = "other"
+
+// removals label why chunks went.
+var removals = map[embedded.RemoveReason]string{
+	embedded.RemovedEvicted: "evicted", embedded.RemovedReset: "reset", embedded.RemovedCorrupt: "corrupt", embedded.RemovedExpired: "expired",
+	embedded.RemovedQuota: "quota", embedded.RemovedByCommand: "command", embedded.RemovedForSlab: "slab",
+}
 
 // AddStore adds the metrics of the embedded store's master. stats is called by
 // each scrape.
@@ -12,12 +25,24 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 		capacity   = gauge("store_capacity_bytes", "Size of the store's data area.", "tier")
 		prepared   = gauge("store_prepared_bytes", "Part of the data area that has its memory; the rest is being allocated, or could not be.", "tier")
 		used       = gauge("store_used_bytes", "Memory of slots in use.", "tier")
+		pinned     = gauge("store_pinned_bytes", "Part of it that hard pins keep from eviction.", "tier")
 		free       = gauge("store_free_bytes", "Prepared memory that is not in use.", "tier")
 		chunks     = gauge("store_chunks", "Whole chunks stored.", "tier")
 		namespaces = gauge("store_namespaces", "Namespaces, one for each kind of KV cache that is stored.")
 		puts       = counter("store_puts_total", "Puts of shards by what became of them.", "status")
 		gets       = counter("store_gets_total", "Gets of shards by what became of them.", "status")
-		stored     = counter("store_stored_bytes_total", "Bytes of published shards.")
+		created    = counter("store_created_chunks_total", "Chunks that became whole.", "tier")
+		stored     = counter("store_stored_bytes_total", "Bytes of published shards.", "tier")
+		read       = counter("store_read_bytes_total", "Bytes of shards that were handed out to be loaded.", "tier")
+		failures   = counter("store_allocation_failures_total", "Puts of shards that got no memory, by reason.", "reason")
+		ages       = &family{
+			desc: prometheus.NewDesc(Prefix+"store_eviction_age_seconds", "Time since its last use of each chunk that was evicted.", nil, nil),
+		}
+		policy     = gauge("store_eviction_policy_info", "The eviction policy in force; the value is 1.", "policy")
+		changes    = counter("store_changes_total", "Entries of the feed of chunks that came and went.")
+		expiring   = gauge("store_expiring_chunks", "Chunks with a time to live or a pin that ends.")
+		draining   = gauge("store_draining", "1 while an operator lets nothing new be stored.")
+		unpinned   = counter("store_pins_refused_total", "Hard pins that were refused because all together had their share.")
 		corrupt    = counter("store_corrupt_chunks_total", "Chunks that a worker reported as corrupt.")
 		removed    = counter("store_removed_chunks_total", "Chunks that went, by reason.", "tier", "reason")
 		leases     = gauge("store_leases", "Requests that hold a lease.")
@@ -32,8 +57,8 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 	)
 	r.inner.MustRegister(&source{
 		families: []*family{
-			capacity, prepared, used, free, chunks, namespaces, puts, gets, stored, corrupt, removed, leases, leased, unleased,
-			clients, undeclared, reads, openPuts, recovered, recovery,
+			capacity, prepared, used, pinned, free, chunks, namespaces, puts, gets, created, stored, read, failures, ages, policy, changes, expiring, draining,
+			unpinned, corrupt, removed, leases, leased, unleased, clients, undeclared, reads, openPuts, recovered, recovery,
 		},
 		collect: func(out sink) {
 			s := stats()
@@ -44,18 +69,37 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			out.put(chunks, float64(s.Chunks), memoryTier)
 			out.put(namespaces, float64(s.Namespaces))
 			for status, n := range map[string]uint64{
-				"granted": s.PutsGranted, "existing": s.PutsExisting, "no_space": s.PutsNoSpace, "refused": s.PutsRefused,
-				"ended": s.PutsEnded, "revoked": s.PutsRevoked, "void": s.PutsVoid,
+				"granted": s.PutsGranted, "existing": s.PutsExisting, "no_space": s.PutsNoSpace,
+				"refused": s.PutsRefused + s.PutsDraining + s.PutsOverQuota + s.PutsUntagged,
+				"ended":   s.PutsEnded, "revoked": s.PutsRevoked, "void": s.PutsVoid,
 			} {
 				out.count(puts, n, status)
 			}
+			for reason, n := range map[string]uint64{
+				"no_space": s.PutsNoSpace, "quota": s.PutsOverQuota, "draining": s.PutsDraining, "recovering": s.PutsRefused, "tags": s.PutsUntagged,
+			} {
+				out.count(failures, n, reason)
+			}
 			out.count(gets, s.GetsReady, "ready")
 			out.count(gets, s.GetsAbsent, "absent")
-			out.count(stored, s.StoredBytes)
+			out.count(created, s.Created, memoryTier)
+			out.count(stored, s.StoredBytes, memoryTier)
+			out.count(read, s.ReadBytes, memoryTier)
+			out.count(pinned, s.PinnedBytes, memoryTier)
+			out.put(policy, 1, s.Policy)
+			out.count(changes, s.Changes)
+			out.put(expiring, float64(s.Expiring))
+			out.flag(draining, s.Draining)
+			out.count(unpinned, s.PinsRefused)
+			out <- ageHistogram(ages.desc, &s)
 			out.count(corrupt, s.Corrupt)
-			out.count(removed, s.Removed[embedded.RemovedEvicted], memoryTier, "evicted")
-			out.count(removed, s.Removed[embedded.RemovedReset], memoryTier, "reset")
-			out.count(removed, s.Removed[embedded.RemovedCorrupt], memoryTier, "corrupt")
+			for i, n := range s.Removed {
+				label, known := removals[embedded.RemoveReason(i)]
+				if !known {
+					label = otherRemoval
+				}
+				out.count(removed, n, memoryTier, label)
+			}
 			out.put(leases, float64(s.Leases))
 			out.count(leased, s.LeasedBytes)
 			out.count(unleased, s.LeasesRefused)
@@ -72,4 +116,15 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			out.put(recovery, float64(found.Dropped), "dropped")
 		},
 	})
+}
+
+// ageHistogram shows what the store counted in buckets of its own.
+func ageHistogram(desc *prometheus.Desc, s *embedded.Stats) prometheus.Metric {
+	buckets, n := map[float64]uint64{}, uint64(0)
+	for i, bound := range embedded.AgeBounds() {
+		n += s.EvictedAges[i]
+		buckets[bound.Seconds()] = n
+	}
+	n += s.EvictedAges[len(embedded.AgeBounds())]
+	return prometheus.MustNewConstHistogram(desc, n, s.EvictedAge.Seconds(), buckets)
 }
