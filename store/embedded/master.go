@@ -120,10 +120,10 @@ const maxCount = math.MaxUint16
 
 // liveRecord is the part of a record that dies with the master.
 type liveRecord struct {
-	shards  uint64 // bitmap of the shards present
 	readers uint16
 	leases  uint16
 	puts    uint8
+	shards  uint8 // how many are present; which, the slots tell
 	state   State
 	kept    bool // pinned hard, and unknown to the policy
 }

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"fmt"
+	"math/bits"
 
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -67,7 +68,7 @@ func (m *Master) grantPutLocked(call *putCall, g *groupInfo, it *store.PutItem) 
 			m.touchLocked(rec)
 			m.storedAgainLocked(rec, call.ttl)
 		}
-		if m.live[rec].shards>>it.Shard&1 == 1 {
+		if m.hasShardLocked(rec, it.Shard) {
 			m.stats.PutsExisting++
 			return store.PutGrant{Status: store.PutExists}
 		}
@@ -114,6 +115,19 @@ func (m *Master) grantPutLocked(call *putCall, g *groupInfo, it *store.PutItem) 
 	return store.PutGrant{Status: store.PutGranted, Ticket: ticket, Place: store.Place{
 		Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes,
 	}}
+}
+
+// hasShardLocked tells whether one of a namespace's shards of a chunk is present.
+func (m *Master) hasShardLocked(rec, shard uint32) bool {
+	switch l := &m.live[rec]; {
+	case l.shards == 0:
+		return false
+	case l.state.Whole():
+		return true
+	}
+	r := m.seg.peekRecord(rec)
+	_, _, ok := m.slotOfLocked(&r, shard)
+	return ok
 }
 
 // openRecordLocked fills a new record; it stays invalid in the segment until a
@@ -172,9 +186,9 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	delete(m.arriving, p.arrivalKey())
 	m.seg.writeSlot(p.slot, &slotEntry{checksum: checksum, next: r.slot, record: p.record, shard: p.shard})
 	r.slot = p.slot
-	l.shards |= 1 << p.shard
+	l.shards++
 	first := l.state == Creating
-	whole := l.shards == m.groupOf(&r).complete
+	whole := int(l.shards) == bits.OnesCount64(m.groupOf(&r).complete)
 	r.state = recPartial
 	if whole {
 		r.state = recActive

@@ -106,7 +106,7 @@ func (m *Master) recoverRecordsLocked(report *Recovery) map[uint32][]uint32 {
 // adoptChunkLocked takes a chunk that was found whole, or with some shards, into
 // the index, the policy and the books.
 func (m *Master) adoptChunkLocked(id uint32, r *record, shards uint64) {
-	m.live[id] = liveRecord{shards: shards}
+	m.live[id] = liveRecord{shards: uint8(bits.OnesCount64(shards))}
 	if r.saltTag != 0 && (r.saltTag >= maxTags || m.tags[r.saltTag] == "") {
 		r.saltTag = 0
 		m.seg.setRecordLife(id, 0, r.flags, r.expires)

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"fmt"
-	"math/bits"
 	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -145,7 +144,7 @@ func (m *Master) removeSetLocked(done *Removal, doomed map[uint32]struct{}) {
 		}
 		r := m.seg.peekRecord(rec)
 		done.Chunks++
-		done.Bytes += uint64(bits.OnesCount64(l.shards)) * uint64(m.groupOf(&r).slotBytes)
+		done.Bytes += uint64(l.shards) * uint64(m.groupOf(&r).slotBytes)
 		m.dropLocked(rec, RemovedByCommand)
 	}
 }

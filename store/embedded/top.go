@@ -3,7 +3,6 @@ package embedded
 import (
 	"cmp"
 	"math"
-	"math/bits"
 	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -82,7 +81,7 @@ func (m *Master) prefixLocked(end *usedChunk) (Prefix, bool) {
 	// A chain has at most its depth of predecessors, whatever the records say.
 	for rec, left := end.rec, r.depth; ; left-- {
 		p.Chunks++
-		p.Bytes += uint64(bits.OnesCount64(m.live[rec].shards)) * uint64(m.groupOf(&r).slotBytes)
+		p.Bytes += uint64(m.live[rec].shards) * uint64(m.groupOf(&r).slotBytes)
 		if r.parent == 0 {
 			p.Root = r.hash
 			return p, true
