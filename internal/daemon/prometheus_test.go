@@ -135,6 +135,8 @@ func TestPrometheusScrapes(t *testing.T) {
 	} {
 		until(t, expression+" is "+want, func() bool { return query(t, address, expression) == want })
 	}
+	until(t, "the second server has both daemons", func() bool { return query(t, classic, `sum(up{job="mooncake"})`) == "2" })
+	checkWatched(t, address, classic)
 	quantiles := quantileQueries(t)
 	if len(quantiles) < 9 {
 		t.Errorf("only %d quantiles in dashboard and alerts", len(quantiles))
