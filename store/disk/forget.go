@@ -22,25 +22,48 @@ func (t *Tier) Reset(namespace [32]byte) {
 	t.poke()
 }
 
-// Forget forgets chunks. See Settle.
-func (t *Tier) Forget(keys ...Key) {
+// ResetAll forgets all chunks of all namespaces. See Settle.
+func (t *Tier) ResetAll() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.asked++
-	for i := range keys {
-		t.forgetLocked(&keys[i])
+	if t.phase == starting {
+		t.earlyAll = true
+	} else {
+		t.resetAllLocked()
 	}
 	t.poke()
 }
 
-func (t *Tier) forgetLocked(key *Key) {
-	k := keyOf(key)
-	if d := t.queued[k]; d != nil {
-		d.forgotten = true
+func (t *Tier) resetAllLocked() {
+	t.resets.count++
+	t.resets.clear()
+	t.resetsDirty, t.sweep = true, true
+}
+
+// Forget forgets chunks. See Settle.
+func (t *Tier) Forget(keys ...Key) {
+	t.ForgetWithTag(nil, keys...)
+}
+
+// ForgetWithTag forgets those of the chunks that have the salt tag, or with nil
+// all, and returns how many the catalog had. See Settle.
+func (t *Tier) ForgetWithTag(tag *string, keys ...Key) (chunks int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked++
+	for i := range keys {
+		k := keyOf(&keys[i])
+		if d := t.queued[k]; d != nil && (tag == nil || d.chunk.Tag == *tag) {
+			d.forgotten = true
+		}
+		if id, ok := t.catalog.find(k); ok && (tag == nil || t.tags.value(t.catalog.entries[id].tag) == *tag) {
+			t.removeLocked(id)
+			chunks++
+		}
 	}
-	if id, ok := t.catalog.find(k); ok {
-		t.removeLocked(id)
-	}
+	t.poke()
+	return chunks
 }
 
 // removeLocked takes an entry out, and notes that its record is to be marked.

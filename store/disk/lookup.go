@@ -1,24 +1,52 @@
 package disk
 
-// Has tells whether the chunk is on the disk, and how many bytes its record has.
-// A chunk whose load has failed is not there, once.
-func (t *Tier) Has(key *Key) (bytes uint64, ok bool) {
+import (
+	"math"
+	"time"
+)
+
+// Found is what the catalog knows of a chunk.
+type Found struct {
+	Bytes   uint64 // of its record
+	Tag     string
+	Expires uint32
+}
+
+// Look tells whether the chunk is on the disk. Unlike Has it leaves no trace.
+func (t *Tier) Look(key *Key) (Found, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	id, ok := t.findLocked(key)
+	if !ok {
+		return Found{}, false
+	}
+	return t.foundLocked(id), true
+}
+
+func (t *Tier) foundLocked(id uint32) Found {
+	e := &t.catalog.entries[id]
+	return Found{Bytes: uint64(e.pages) * PageBytes, Tag: t.tags.value(e.tag), Expires: e.expires}
+}
+
+// Has is Look for one who wants to have the chunk: one whose load has failed is
+// not there, once. What was found is returned all the same.
+func (t *Tier) Has(key *Key) (found Found, ok bool) {
 	t.mu.RLock()
 	id, ok := t.findLocked(key)
 	missOnce := false
 	if ok {
-		bytes, missOnce = uint64(t.catalog.entries[id].pages)*PageBytes, t.catalog.entries[id].missOnce
+		found, missOnce = t.foundLocked(id), t.catalog.entries[id].missOnce
 	}
 	t.mu.RUnlock()
 	if !missOnce {
-		return bytes, ok
+		return found, ok
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if id, ok := t.findLocked(key); ok {
 		t.catalog.entries[id].missOnce = false
 	}
-	return 0, false
+	return found, false
 }
 
 // findLocked finds the entry of a chunk that counts.
@@ -68,3 +96,23 @@ func (t *Tier) Touch(key *Key) {
 		t.log.touch(t.catalog.entries[id].region)
 	}
 }
+
+// Deadline returns what a time to live that begins now is in a Chunk; 0 is for
+// ever in both.
+func (t *Tier) Deadline(ttl time.Duration) uint32 {
+	if ttl <= 0 {
+		return 0
+	}
+	return uint32(min(max(t.opts.Now().Add(ttl).Unix(), 1), math.MaxUint32))
+}
+
+// Left returns what is left of a time to live, at least a second.
+func (t *Tier) Left(expires uint32) time.Duration {
+	if expires == 0 {
+		return 0
+	}
+	return max(time.Unix(int64(expires), 0).Sub(t.opts.Now()), time.Second)
+}
+
+// QueueBytes is how many bytes of chunks may wait to be written.
+func (t *Tier) QueueBytes() uint64 { return t.opts.QueueBytes }

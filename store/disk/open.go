@@ -137,6 +137,10 @@ func (t *Tier) opened(o *opened) {
 		t.resetsDirty = true
 	}
 	t.early = nil
+	if t.earlyAll {
+		t.resetAllLocked()
+		t.earlyAll = false
+	}
 	t.mu.Unlock()
 	if o.fresh != "" {
 		t.opts.Log.Info("the disk tier starts empty", "why", o.fresh, "region_bytes", o.super.regionBytes)

@@ -57,6 +57,7 @@ type Tier struct {
 	fetchingBytes uint64
 
 	early        [][32]byte // resets of before the file was opened
+	earlyAll     bool       // all of them
 	resetsDirty  bool
 	sweep        bool // entries of a namespace that was reset are to be dropped
 	removals     []removal

@@ -65,6 +65,8 @@ type Removal struct {
 	// Busy are chunks that were spared because they are in use or pinned. A scoped
 	// removal spares none: what is being read is freed when the reader is done.
 	Busy int
+	// OnDisk are chunks that only the disk had, as far as they could be counted.
+	OnDisk int
 }
 
 // EvictLimit bounds an eviction by command; whichever is reached first ends it.
@@ -106,8 +108,8 @@ type Prefix struct {
 	Hits       uint64 // references taken on its last chunk
 }
 
-// Fetcher brings chunks of a slower tier into memory. It must not block and must
-// not call the Master. It returns how many it has begun to bring.
+// Fetcher brings chunks of a slower tier into memory. It must not block. It
+// is called without the master's lock. It returns how many it has begun to bring.
 type Fetcher func(ns store.NamespaceID, keys []store.ChunkKey) int
 
 // control is what the admin service may ask of a Master.

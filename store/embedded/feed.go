@@ -26,6 +26,7 @@ const (
 	RemovedQuota     // its owner stored something else over its quota
 	RemovedByCommand // an operator's
 	RemovedForSlab   // with its slab, which another size of slots needed
+	RemovedDemoted   // from memory; the disk has it
 	removeReasons
 )
 

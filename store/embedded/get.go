@@ -34,6 +34,7 @@ func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, item
 	for i := len(items) - 1; i >= 0; i-- {
 		results[i] = m.getLocked(c, n.ID, &items[i])
 	}
+	m.loadMissingLocked(n.ID, items, results)
 	return results, nil
 }
 
@@ -60,7 +61,7 @@ func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) s
 	g := &m.namespaces[r.namespace].groups[r.group]
 	m.stats.ReadBytes += uint64(g.shardBytes)
 	return store.GetResult{
-		Status: store.GetReady, Ref: ref, Checksum: entry.checksum, Tier: store.TierHost,
+		Status: store.GetReady, Ref: ref, Checksum: entry.checksum, Tier: m.tierLocked(rec),
 		Place: store.Place{Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes},
 	}
 }
@@ -108,14 +109,7 @@ func (m *Master) releaseLocked(ref uint64, r openRead) {
 	if !r.orphan {
 		m.live[r.record].readers--
 	}
-	m.pins[r.slot]--
-	if m.pins[r.slot] == 0 {
-		delete(m.pins, r.slot)
-		if _, dead := m.doomed[r.slot]; dead {
-			delete(m.doomed, r.slot)
-			m.alloc.release(r.slot)
-		}
-	}
+	m.unpinLocked(r.slot)
 }
 
 // ReportFailed makes chunks a miss once, or drops the corrupt ones.
@@ -130,6 +124,7 @@ func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store
 	}
 	for i := range chunks {
 		rec, ok := m.findLocked(n.ID, chunks[i].Group, &chunks[i].Hash)
+		m.reportBelowLocked(n.ID, &chunks[i], ok && m.live[rec].state.Whole())
 		if !ok || !m.live[rec].state.Resident() {
 			continue
 		}

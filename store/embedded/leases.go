@@ -44,11 +44,14 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 	}
 	budget := uint64(float64(uint64(m.seg.prepared())*m.seg.SlabBytes) * m.opts.LeaseShare)
 	g := &grantedLease{ttl: ttl, until: m.timeLocked() + ttl}
+	var below []int // chunks that may be on the disk
 	for i := range chunks {
 		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
 		if !ok || !m.live[rec].state.Whole() || m.expiredLocked(rec) || m.live[rec].leases == maxCount {
+			below = append(below, i)
 			continue
 		}
+		m.live[rec].fromDisk = false
 		group := &n.groups[chunks[i].Group]
 		size := uint64(group.slotBytes) * uint64(n.spec.Groups[chunks[i].Group].Shards)
 		if m.leases.bytes+g.bytes+size > budget {
@@ -62,6 +65,7 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 	for i := len(g.records) - 1; i >= 0; i-- {
 		m.touchLocked(g.records[i])
 	}
+	m.leaseBelowLocked(ns, g, chunks, below, budget)
 	if len(g.records) > 0 {
 		m.leases.byHolder[holder] = g
 		m.leases.bytes += g.bytes

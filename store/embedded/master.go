@@ -87,6 +87,7 @@ type Master struct {
 	pinned    uint64 // bytes of the chunks that are pinned hard
 	draining  bool
 	fetch     Fetcher // of the slower tier, or nil
+	lower     *lower  // the disk tier, or nil; the pointer is set before anybody is served
 
 	clock storeClock
 	// dated counts the records with a deadline; sweepAt is where the sweep for
@@ -126,6 +127,9 @@ type liveRecord struct {
 	shards  uint8 // how many are present; which, the slots tell
 	state   State
 	kept    bool // pinned hard, and unknown to the policy
+	away    bool // on its way down to the disk, and unknown to the policy, see move
+	// fromDisk: it was read from the disk for the request at hand.
+	fromDisk bool
 }
 
 func (l *liveRecord) inUse() bool { return l.readers != 0 || l.leases != 0 || l.puts != 0 }
@@ -315,8 +319,12 @@ func (m *Master) currentNamespaceLocked(n store.Namespace) (*namespace, error) {
 // keyDigest spreads namespace and group over the chunk hash, which is a digest
 // already.
 func keyDigest(ns store.NamespaceID, group uint32, hash *kv.Hash) uint64 {
+	return le.Uint64(hash[:8]) ^ scopeDigest(ns, group)
+}
+
+func scopeDigest(ns store.NamespaceID, group uint32) uint64 {
 	scope := uint64(ns)<<16 | uint64(group) + 1
-	return le.Uint64(hash[:8]) ^ bits.RotateLeft64(scope*0x9E3779B97F4A7C15, 17)
+	return bits.RotateLeft64(scope*0x9E3779B97F4A7C15, 17)
 }
 
 func (m *Master) findLocked(ns store.NamespaceID, group uint32, hash *kv.Hash) (uint32, bool) {
@@ -335,12 +343,25 @@ func (m *Master) moveTo(rec uint32, e Event) {
 	l.state = l.state.after(e)
 }
 
-// Reset drops the chunks of one namespace. Puts that are open end void.
+// Reset drops the chunks of one namespace, on the disk too. Puts that are open
+// end void. An error that is disk.ErrUncertain says that it is done, but that the
+// disk has not taken note of it.
 func (m *Master) Reset(id store.NamespaceID) error {
+	if err := m.resetMemory(id); err != nil {
+		return err
+	}
+	return m.settleTier()
+}
+
+func (m *Master) resetMemory(id store.NamespaceID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, err := m.namespaceLocked(id); err != nil {
+	n, err := m.namespaceLocked(id)
+	if err != nil {
 		return err
+	}
+	if m.lower != nil {
+		m.lower.tier.Reset(n.digest)
 	}
 	m.seg.setResets(int(id), m.seg.resets(int(id))+1)
 	within := func(rec uint32) bool { return m.ownerOfLocked(rec).namespace == uint16(id) }

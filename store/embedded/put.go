@@ -57,6 +57,7 @@ func (m *Master) PutStartAs(session Session, n store.Namespace, opts *PutOptions
 	for i := range items {
 		grants[i] = m.grantPutLocked(call, &ns.groups[items[i].Group], &items[i])
 	}
+	m.demoteAheadLocked(ns.groups)
 	return grants, nil
 }
 
@@ -244,6 +245,9 @@ func (m *Master) voidPutLocked(p *openPut) {
 	l.puts--
 	if l.state == Creating && l.puts == 0 {
 		m.moveTo(p.record, PutsAbandoned)
+		if l.leases > 0 {
+			m.leases.dropRecord(p.record) // it was to come from the disk
+		}
 		m.forgetLocked(p.record, &r)
 	}
 }

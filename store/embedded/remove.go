@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -23,6 +24,7 @@ func (m *Master) Remove(scope Scope) (Removal, error) {
 		return Removal{}, err
 	}
 	var done Removal
+	m.removeBelow(&done, &scope)
 	switch {
 	case sel.nothing:
 	case scope.Chain:
@@ -32,7 +34,7 @@ func (m *Master) Remove(scope Scope) (Removal, error) {
 	default:
 		m.removeScanned(&done, sel)
 	}
-	return done, nil
+	return done, m.settleTier()
 }
 
 // selection is a scope in the store's own numbers.
@@ -136,6 +138,7 @@ func (m *Master) removeSetLocked(done *Removal, doomed map[uint32]struct{}) {
 	if len(doomed) == 0 {
 		return
 	}
+	m.forgetOnDisk(maps.Keys(doomed))
 	m.disownLocked(func(rec uint32) bool { _, in := doomed[rec]; return in })
 	for rec := range doomed {
 		l := &m.live[rec]

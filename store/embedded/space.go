@@ -14,6 +14,9 @@ func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
 		if m.alloc.stuck {
 			return 0, false // evicting would not help
 		}
+		if m.dropLeavingLocked(slotBytes) {
+			continue
+		}
 		if _, ok := m.evictLocked(RemovedEvicted, func(k *chunkKind) bool { return k.slotBytes == slotBytes }); !ok && !m.takeSlabLocked(slotBytes) {
 			return 0, false
 		}
@@ -67,7 +70,7 @@ func (m *Master) emptySlabLocked(id uint32) bool {
 	var victims []uint32
 	for i := range s.slots {
 		if rec, ok := m.seg.ownerOf(id*m.seg.SlotsPerSlab + i); ok {
-			if m.live[rec].inUse() || m.live[rec].kept {
+			if m.live[rec].inUse() || m.live[rec].kept || m.pins[id*m.seg.SlotsPerSlab+i] > 0 {
 				return false
 			}
 			victims = append(victims, rec)
@@ -78,6 +81,7 @@ func (m *Master) emptySlabLocked(id uint32) bool {
 	}
 	for _, rec := range victims {
 		if m.live[rec].state.Resident() { // a chunk may have two shards here
+			m.countLostLocked(rec, RemovedForSlab)
 			m.dropLocked(rec, RemovedForSlab)
 		}
 	}
@@ -146,6 +150,9 @@ func (m *Master) forgetLocked(rec uint32, r *record) {
 	m.table.Remove(m.keyOfLocked(rec), rec)
 	m.faces.clear(rec, faceMissOnce|faceHidden)
 	m.seg.clearRecord(rec)
+	if m.live[rec].away {
+		m.loseLocked(rec)
+	}
 	m.live[rec] = liveRecord{}
 	m.free = append(m.free, rec)
 }

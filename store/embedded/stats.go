@@ -1,6 +1,10 @@
 package embedded
 
-import "time"
+import (
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store/disk"
+)
 
 // ageBounds divide the ages of evicted chunks.
 var ageBounds = [...]time.Duration{time.Second, 10 * time.Second, time.Minute, 10 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour, 7 * 24 * time.Hour}
@@ -59,6 +63,10 @@ type Stats struct {
 	PinnedBytes   uint64 // of chunks that are pinned hard
 	Expiring      int    // records with a time to live or a pin's
 	Draining      bool
+	// Disk is the disk tier's account and Tiers that of what went between it and
+	// memory; Disk is nil without one.
+	Disk  *disk.Stats
+	Tiers TierStats
 	Changes       uint64 // entries of the change feed since the start
 	Policy        string // name of the eviction policy
 	// Recovered is what was found when the segment was adopted; nil for a new one.
@@ -84,6 +92,10 @@ func (m *Master) Stats() Stats {
 	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, m.dated, m.draining
 	s.Changes, s.Policy = m.feed.next, m.policy.Name()
 	s.Recovered = m.recovered
+	if m.lower != nil {
+		below := m.lower.tier.Stats()
+		s.Disk, s.Tiers = &below, m.lower.stats
+	}
 	s.Namespaces = len(m.byDigest)
 	return s
 }
@@ -95,7 +107,7 @@ func (s *Stats) Counters() map[string]uint64 {
 		"puts_refused": s.PutsRefused, "puts_ended": s.PutsEnded, "puts_revoked": s.PutsRevoked, "puts_void": s.PutsVoid,
 		"gets_ready": s.GetsReady, "gets_absent": s.GetsAbsent, "corrupt": s.Corrupt, "leases_refused": s.LeasesRefused,
 		"puts_draining": s.PutsDraining, "puts_over_quota": s.PutsOverQuota, "puts_untagged": s.PutsUntagged, "pins_refused": s.PinsRefused,
-		"removed_expired": s.Removed[RemovedExpired], "removed_quota": s.Removed[RemovedQuota], "removed_command": s.Removed[RemovedByCommand], "removed_slab": s.Removed[RemovedForSlab],
+		"removed_expired": s.Removed[RemovedExpired], "removed_quota": s.Removed[RemovedQuota], "removed_command": s.Removed[RemovedByCommand], "removed_slab": s.Removed[RemovedForSlab], "removed_demoted": s.Removed[RemovedDemoted],
 		"removed_evicted": s.Removed[RemovedEvicted], "removed_reset": s.Removed[RemovedReset], "removed_corrupt": s.Removed[RemovedCorrupt],
 	}
 }

@@ -22,8 +22,11 @@ func (m *Master) validateBooks(t fataler, resident int) {
 			if l.kept != (r.flags&flagHardPin != 0) {
 				t.Fatalf("record %d: flags %b, kept from the policy: %v", id, r.flags, l.kept)
 			}
-			if l.kept {
+			if l.kept || l.away {
 				kept++
+			}
+			if mv := m.awayLocked(id); l.away != (mv != nil) {
+				t.Fatalf("record %d: away %v, its move %v", id, l.away, mv)
 			}
 		}
 		if hidden := m.faces.has(id, faceHidden); hidden != (l.state == Expired) {

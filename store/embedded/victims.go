@@ -21,16 +21,17 @@ func (g *groupInfo) wholeBytes() uint64 {
 
 // enterPolicyLocked puts a chunk at the policy's disposal.
 //
-// INVARIANT: the policy knows the resident chunks that are not pinned hard.
+// INVARIANT: the policy knows the resident chunks that are neither pinned hard nor
+// on their way down to the disk.
 func (m *Master) enterPolicyLocked(rec uint32, r *record) {
 	m.live[rec].kept = r.flags&flagHardPin != 0
-	if !m.live[rec].kept {
+	if !m.live[rec].kept && !m.live[rec].away {
 		m.policy.Insert(rec, evict.Chunk{Key: m.keyOfLocked(rec), Parent: r.parent, Depth: r.depth, Class: m.kinds.class(m.kindOf(r))})
 	}
 }
 
 func (m *Master) leavePolicyLocked(rec uint32) {
-	if !m.live[rec].kept {
+	if !m.live[rec].kept && !m.live[rec].away {
 		m.policy.Remove(rec)
 	}
 }
@@ -38,7 +39,10 @@ func (m *Master) leavePolicyLocked(rec uint32) {
 // touchLocked notes a use of a resident chunk.
 func (m *Master) touchLocked(rec uint32) {
 	m.lastUse[rec] = ticks(m.clock.elapsed)
-	if !m.live[rec].kept {
+	switch l := &m.live[rec]; {
+	case l.away:
+		m.usedAwayLocked(rec)
+	case !l.kept:
 		m.policy.Touch(rec)
 	}
 }
@@ -85,6 +89,7 @@ func (m *Master) evictLocked(why RemoveReason, match func(*chunkKind) bool) (uin
 		return 0, false
 	}
 	m.stats.countAge(age(m.clock.elapsed, m.lastUse[rec]))
+	m.countLostLocked(rec, why)
 	m.dropForgottenLocked(rec, why)
 	return rec, true
 }

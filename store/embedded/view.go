@@ -22,6 +22,7 @@ type View struct {
 	m      *Master
 	ns     store.NamespaceID
 	missed []uint32 // records that this lookup was told are absent, once
+	disk   promises
 }
 
 // View begins a lookup in the namespace.
@@ -34,7 +35,7 @@ func (m *Master) View(ns store.NamespaceID) *View {
 func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
 	rec, state, ok := v.m.find(v.ns, uint32(group), &hash)
 	if !ok || state != recActive {
-		return kv.Absent
+		return v.below(uint32(group), &hash)
 	}
 	if v.m.faces.has(rec, faceHidden|faceMissOnce) || v.missed != nil {
 		return v.disguised(rec)
@@ -55,7 +56,7 @@ func (v *View) disguised(rec uint32) kv.Existence {
 }
 
 // Close ends the lookup.
-func (v *View) Close() { v.missed = nil }
+func (v *View) Close() { v.missed, v.disk = nil, promises{} }
 
 // find returns the record of a chunk and the state that stands in the segment.
 // It may be called with or without the lock.

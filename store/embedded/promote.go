@@ -1,0 +1,199 @@
+package embedded
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/disk"
+)
+
+// A lookup counts a chunk on the disk as present, within what the disk reads in
+// the time that a load may take; the lease that follows begins to read it, and
+// the load is told that it is loading until it is there. So the engine asks once,
+// with a lookup that waits for nothing, and the disk reads while the engine
+// schedules: a synchronous lookup can't wait, and an asynchronous one that is
+// told to ask again would find only the first chunk on the disk, as what is
+// behind a chunk that is not there yet can't be asked for.
+
+// promotion is a chunk that is being read from the disk into granted slots: a put
+// by the store itself. Dropped meanwhile, its tickets are void and its slots are
+// held until the tier is done with them.
+type promotion struct {
+	key     disk.Key
+	record  uint32
+	tickets []uint64 // by shard
+}
+
+// promoter is the client of promotions; sessions have other numbers than 0.
+var promoter = client{}
+
+// comingLocked tells whether a record is being promoted.
+func (m *Master) comingLocked(rec uint32) bool {
+	p := m.lower.coming[rec]
+	if p == nil {
+		return false
+	}
+	put := m.puts[p.tickets[0]]
+	return put != nil && !put.void && put.record == rec
+}
+
+// promote begins to bring chunks up that are on the disk, and returns how many.
+func (m *Master) promote(ns store.NamespaceID, keys []store.ChunkKey) (begun int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := m.namespaceLocked(ns)
+	if err != nil {
+		return 0
+	}
+	m.timeLocked()
+	for i := range keys {
+		if int(keys[i].Group) >= len(n.groups) {
+			continue
+		}
+		if _, ok := m.promoteLocked(ns, &keys[i]); ok {
+			begun++
+		}
+	}
+	return begun
+}
+
+// promoteLocked begins to bring a chunk up that is not whole in memory, and
+// returns its record. False: it is not on the disk, or there is no room.
+func (m *Master) promoteLocked(ns store.NamespaceID, chunk *store.ChunkKey) (uint32, bool) {
+	if m.lower == nil || len(m.undeclared) > 0 {
+		return 0, false
+	}
+	if rec, known := m.findLocked(ns, chunk.Group, &chunk.Hash); known {
+		return rec, m.comingLocked(rec) // else somebody is storing it
+	}
+	p := &promotion{key: m.diskKey(ns, chunk.Group, &chunk.Hash)}
+	found, ok := m.lower.tier.Has(&p.key)
+	if !ok {
+		return 0, false
+	}
+	into, ok := m.grantPromotionLocked(p, ns, chunk, found)
+	if !ok {
+		m.lower.stats.PromotionsRefused++
+		return 0, false
+	}
+	m.lower.coming[p.record] = p
+	if !m.lower.tier.Fetch(p.key, into, func(c *disk.Chunk, err error) { m.arrived(p, c, err) }) {
+		m.lower.stats.PromotionsRefused++
+		m.abandonLocked(p)
+		return 0, false
+	}
+	return p.record, true
+}
+
+// grantPromotionLocked takes slots for all shards of a chunk.
+func (m *Master) grantPromotionLocked(p *promotion, ns store.NamespaceID, chunk *store.ChunkKey, found disk.Found) ([][]byte, bool) {
+	tag, err := m.tagLocked(found.Tag)
+	if err != nil {
+		return nil, false
+	}
+	call := &putCall{
+		client: &promoter, namespace: ns, owner: owner{namespace: uint16(ns), tag: tag}, ttl: m.lower.tier.Left(found.Expires),
+		full: map[uint32]bool{}, overQuota: map[uint32]bool{},
+	}
+	g := &m.namespaces[ns].groups[chunk.Group]
+	into := make([][]byte, bits.OnesCount64(g.complete))
+	granted := m.stats.PutsGranted
+	defer func() { m.stats.PutsGranted = granted }() // puts are the workers'
+	for shard := range into {
+		grant := m.grantPutLocked(call, g, &store.PutItem{Group: chunk.Group, Hash: chunk.Hash, Shard: uint32(shard)})
+		if grant.Status != store.PutGranted {
+			m.abandonLocked(p)
+			return nil, false
+		}
+		p.tickets = append(p.tickets, grant.Ticket)
+		p.record = m.puts[grant.Ticket].record
+		into[shard] = m.seg.mem[m.seg.DataOffset+grant.Place.Offset:][:grant.Place.Bytes]
+	}
+	return into, true
+}
+
+// abandonLocked gives a promotion's slots back.
+func (m *Master) abandonLocked(p *promotion) {
+	if m.lower.coming[p.record] == p {
+		delete(m.lower.coming, p.record)
+	}
+	revoked := m.stats.PutsRevoked
+	for _, ticket := range p.tickets {
+		m.revokeLocked(ticket, m.puts[ticket])
+	}
+	m.stats.PutsRevoked = revoked
+}
+
+// arrived ends a promotion. The tier calls it.
+func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.lower.stats.PromotionsFailed++
+		// Who waits for it is told that it is gone, and not to try again at once.
+		m.lower.tier.MissOnce(&p.key)
+		m.abandonLocked(p)
+		return
+	}
+	if m.puts[p.tickets[0]].void {
+		m.abandonLocked(p) // reset, removed
+		return
+	}
+	delete(m.lower.coming, p.record)
+	r := m.seg.peekRecord(p.record)
+	r.depth = min(c.Depth, maxDepth)
+	if c.Parent != 0 {
+		r.parent = unscoped(&r, c.Parent) // puts the scope on again
+	}
+	m.seg.writeRecord(p.record, &r)
+	m.lower.stats.Promoted++
+	m.lower.stats.PromotedBytes += uint64(c.ShardBytes) * uint64(len(c.Checksums))
+	ended, stored := m.stats.PutsEnded, m.stats.StoredBytes
+	for shard, ticket := range p.tickets {
+		put := m.puts[ticket]
+		delete(m.puts, ticket)
+		m.publishLocked(put, c.Checksums[shard])
+	}
+	m.stats.PutsEnded, m.stats.StoredBytes = ended, stored
+	m.live[p.record].fromDisk = true
+	m.demoteAheadLocked(m.namespaces[r.namespace].groups)
+}
+
+// loadMissingLocked begins to bring up what a load did not find in memory, the
+// first chunk first, and says that it is loading.
+func (m *Master) loadMissingLocked(ns store.NamespaceID, items []store.GetItem, results []store.GetResult) {
+	if m.lower == nil {
+		return
+	}
+	groups := m.namespaces[ns].groups
+	for i := range items {
+		if results[i].Status != store.GetAbsent || int(items[i].Group) >= len(groups) || groups[items[i].Group].complete>>items[i].Shard&1 == 0 {
+			continue
+		}
+		if _, ok := m.promoteLocked(ns, &store.ChunkKey{Group: items[i].Group, Hash: items[i].Hash}); ok {
+			results[i].Status = store.GetLoading
+			m.stats.GetsAbsent--
+		}
+	}
+}
+
+// tierLocked tells where a chunk came from for the load at hand.
+func (m *Master) tierLocked(rec uint32) store.Tier {
+	if m.live[rec].fromDisk {
+		m.lower.stats.Hits++
+		return store.TierDisk
+	}
+	return store.TierHost
+}
+
+// unscoped takes the namespace and group out of a key digest of the record's own
+// group, or puts them in: the disk keeps digests that hold in every store.
+func unscoped(r *record, digest uint64) uint64 {
+	return digest ^ scopeDigest(store.NamespaceID(r.namespace), uint32(r.group))
+}
+
+// untilDeadline is what is left of a time to live.
+func untilDeadline(now time.Duration, deadline uint32) time.Duration {
+	return max(time.Duration(deadline)*time.Second-now, time.Second)
+}
