@@ -2,5 +2,5 @@
 
 package embedded
 
-// raceEnabled: some runs have watchers.
+// raceEnabled: the race detector is compiled in.
 const raceEnabled = false

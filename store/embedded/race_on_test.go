@@ -2,5 +2,5 @@
 
 package embedded
 
-// raceEnabled: every run has watchers.
+// raceEnabled: the race detector is compiled in.
 const raceEnabled = true
