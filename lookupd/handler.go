@@ -27,6 +27,7 @@ type handler struct {
 	leaseTTL time.Duration
 	log      *slog.Logger
 	took     Observer // may be nil
+	sampling sampling
 	counters counters
 
 	// Of the request at hand.
@@ -42,6 +43,7 @@ type handler struct {
 
 func newHandler(cfg Config, e *engine, rules *coordinator.Coordinator) *handler {
 	h := &handler{engine: e, rules: rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, took: cfg.Took, log: cfg.Log}
+	h.sampling = newSampling(cfg.Sampler, &e.spec)
 	h.exists = func(group, hashIndex int) kv.Existence {
 		return h.view.Exists(group, h.hashes.At(hashIndex))
 	}
@@ -102,6 +104,7 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 			return h.fail(ReasonUnservable, err)
 		}
 	}
+	h.sampling.note(r.Hashes)
 	h.counters.lookups.Add(1)
 	if found.HitTokens == 0 {
 		h.counters.misses.Add(1)

@@ -52,6 +52,9 @@ type Config struct {
 	// Took, if not nil, is told the time from each lookup's frames to its answer,
 	// errors included. Engines call it side by side.
 	Took Observer
+	// Sampler, if not nil, is shown the chunks of every lookup. Engines call it
+	// side by side.
+	Sampler Sampler
 	// Log receives what an operator should know.
 	Log *slog.Logger
 }

@@ -89,6 +89,12 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 
 	idle := newLinger(lingerTime(&cfg.Common), func() { stop(errIdle) })
 	defer idle.stop()
+	misses, err := newCurve(master.Stats().Policy)
+	if err != nil {
+		return err
+	}
+	ops.registry.AddMissRatio(misses.points)
+	background.Go(func() { misses.run(ctx, func() uint64 { return master.Stats().CapacityBytes }) })
 	server := lookupd.New(lookupd.Config{
 		Catalog:     catalog{master},
 		Listen:      lookupSockets(transport),
@@ -97,12 +103,13 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		StoreClient: storeClients(master, segment),
 		OnBusy:      idle.sessions,
 		Took:        ops.registry.LookupTimes(),
+		Sampler:     misses.tap,
 		Log:         log,
 	})
 	ops.registry.AddLookupd(server.Stats)
 	service := embedded.NewService(master, func() map[string]uint64 { return lookupCounters(server.Stats()) })
 	people := &operators{
-		master: master, lookups: server.Stats, settings: control.Settings, log: log,
+		master: master, lookups: server.Stats, misses: misses, settings: control.Settings, log: log,
 		ready: func() bool { _, ready := ops.ready.Verdicts(); return ready },
 	}
 	calls, err := serveStore(filepath.Join(dir, config.StoreSocket), func(calls *grpc.Server) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"math"
 
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -21,6 +22,7 @@ import (
 type operators struct {
 	master   *embedded.Master
 	lookups  func() lookupd.Stats
+	misses   *curve
 	ready    func() bool
 	settings func() []config.Setting
 	log      *slog.Logger
@@ -41,5 +43,11 @@ func (o *operators) stats() control.Stats {
 	s := o.master.Stats()
 	counters := s.Counters()
 	maps.Copy(counters, lookupCounters(o.lookups()))
-	return control.Stats{Stats: s, PinnedBytes: s.PinnedBytes, Draining: s.Draining, Policy: s.Policy, Counters: counters}
+	all := control.Stats{Stats: s, PinnedBytes: s.PinnedBytes, Draining: s.Draining, Policy: s.Policy, Counters: counters}
+	for _, p := range o.misses.points() {
+		if !math.IsNaN(p.HitRatio) {
+			all.MissRatios = append(all.MissRatios, control.MissRatio{MemoryFactor: p.Factor, Ratio: 1 - p.HitRatio})
+		}
+	}
+	return all
 }

@@ -135,6 +135,11 @@ func TestPrometheusScrapes(t *testing.T) {
 	} {
 		until(t, expression+" is "+want, func() bool { return query(t, address, expression) == want })
 	}
+	// Once the curve knows how much memory there is it takes lookups in.
+	until(t, "a miss-ratio curve", func() bool {
+		hit(t, path, testBlob())
+		return query(t, address, `mooncake_sidecar_store_miss_ratio{memory="2x"}`) != ""
+	})
 	until(t, "the second server has both daemons", func() bool { return query(t, classic, `sum(up{job="mooncake"})`) == "2" })
 	checkWatched(t, address, classic)
 	quantiles := quantileQueries(t)

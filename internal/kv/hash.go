@@ -55,6 +55,9 @@ func (b HashBlob) Len() int {
 // HashLen returns the length of one hash in bytes, 0 for an empty blob.
 func (b HashBlob) HashLen() int { return b.hashLen }
 
+// Bytes returns the hashes back to back, the view's own bytes.
+func (b HashBlob) Bytes() []byte { return b.data }
+
 // At returns hash i.
 //
 // REQUIRES: 0 <= i < b.Len().

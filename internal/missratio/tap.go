@@ -37,6 +37,8 @@ type batch struct {
 func (b *batch) reset() { b.samples, b.requests = b.samples[:0], b.requests[:0] }
 
 const (
+	// keyBytes of a hash are the key.
+	keyBytes    = 8
 	maxSamples  = 1 << 15
 	maxRequests = 1 << 12
 )
@@ -53,9 +55,10 @@ type Tap struct {
 }
 
 // Lookup notes that a request asks for a chain of chunks: the root first, each
-// named by the hash at the start of a stride of bytes, of which eight count.
+// named by the hash at the start of a stride of bytes, of which eight count. The
+// last stride may be cut off behind these.
 func (t *Tap) Lookup(scope Scope, hashes []byte, stride int) {
-	if stride < 8 || len(hashes) < stride || scope.ChunkBytes == 0 {
+	if stride < keyBytes || len(hashes) < keyBytes || scope.ChunkBytes == 0 {
 		return
 	}
 	threshold := t.threshold.Load()
@@ -68,7 +71,7 @@ func (t *Tap) Lookup(scope Scope, hashes []byte, stride int) {
 		t.left.Add(1)
 		return
 	}
-	before, chunks := len(t.out.samples), len(hashes)/stride
+	before, chunks := len(t.out.samples), (len(hashes)-keyBytes)/stride+1
 	for i := 0; i < chunks; i++ {
 		key := binary.LittleEndian.Uint64(hashes[i*stride:]) ^ scope.Salt
 		if key >= threshold {
