@@ -47,6 +47,7 @@ func start(t *testing.T, dir disk.Dir, opts disk.Options) *tier {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
+	t.Cleanup(stop)
 	r := &tier{Tier: inner, t: t, stop: stop, done: make(chan error, 1)}
 	go func() { r.done <- inner.Run(ctx) }()
 	synctest.Wait()

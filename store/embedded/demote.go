@@ -32,8 +32,13 @@ type move struct {
 	kept bool
 }
 
-// reserveShare bounds the reserve of a slot size as a part of its slots.
-const reserveShare = 8
+const (
+	// reserveShare bounds the reserve of a slot size as a part of its slots.
+	reserveShare = 8
+	// leastReserve are chunks, of which a slot size should have room for that many
+	// unless that is half of what it has.
+	leastReserve = 3
+)
 
 // demoteAheadLocked sees to it that the groups' slot sizes have their reserve.
 func (m *Master) demoteAheadLocked(groups []groupInfo) {
@@ -59,8 +64,10 @@ func (m *Master) reserveShortLocked(g *groupInfo) bool {
 	if class == nil || class.slabs == 0 {
 		return false
 	}
-	perSlab := m.seg.SlabBytes / uint64(g.slotBytes)
-	want := min(m.lower.tier.QueueBytes()/uint64(g.slotBytes), uint64(class.slabs)*perSlab/reserveShare)
+	slots := uint64(class.slabs) * m.seg.SlabBytes / uint64(g.slotBytes)
+	want := min(m.lower.tier.QueueBytes()/uint64(g.slotBytes), slots/reserveShare)
+	// A few chunks at least, of large ones too.
+	want = max(want, min(leastReserve*uint64(bits.OnesCount64(g.complete)), slots/2))
 	return m.alloc.spareSlots(g.slotBytes)+uint64(m.lower.spare[g.slotBytes]) < want
 }
 
