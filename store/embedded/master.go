@@ -57,6 +57,8 @@ type Master struct {
 	// table and faces are read without the lock, see View.
 	table *index.Table
 	faces faces
+	// misses is written without the lock.
+	misses missCounts
 
 	mu sync.RWMutex // guards all below, and writing to the above and the segment's tables
 

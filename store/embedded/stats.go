@@ -45,6 +45,7 @@ type Stats struct {
 	Created       uint64 // chunks that lookups began to find, those recovered not among them
 	LeasesRefused uint64
 	Removed       [removeReasons]uint64 // by RemoveReason
+	Missed        [missReasons]uint64   // chunks that lookups did not find, by MissReason
 	// EvictedAges counts chunks that were evicted by how long ago their last use
 	// was: entry i up to AgeBounds[i], the last one the rest.
 	EvictedAges [len(ageBounds) + 1]uint64
@@ -91,6 +92,7 @@ func (m *Master) Stats() Stats {
 	s.UsedBytes = m.alloc.used
 	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, m.dated, m.draining
 	s.Changes, s.Policy = m.feed.next, m.policy.Name()
+	s.Missed = m.misses.snapshot()
 	s.Recovered = m.recovered
 	if m.lower != nil {
 		below := m.lower.tier.Stats()

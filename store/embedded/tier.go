@@ -202,10 +202,9 @@ type promises struct {
 
 // below tells whether a chunk that is not whole in memory can be had from the
 // disk in time.
+//
+// REQUIRES: there is a disk tier.
 func (v *View) below(group uint32, hash *kv.Hash) kv.Existence {
-	if v.m.lower == nil {
-		return kv.Absent
-	}
 	key := v.m.diskKey(v.ns, group, hash)
 	promised, asked := v.disk.asked[key]
 	if !asked {
@@ -225,5 +224,6 @@ func (v *View) below(group uint32, hash *kv.Hash) kv.Existence {
 	if promised {
 		return kv.Present
 	}
+	v.misses[MissDisk]++
 	return kv.Absent
 }

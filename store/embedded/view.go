@@ -23,6 +23,7 @@ type View struct {
 	ns     store.NamespaceID
 	missed []uint32 // records that this lookup was told are absent, once
 	disk   promises
+	misses [missReasons]uint32 // answers of this lookup
 }
 
 // View begins a lookup in the namespace.
@@ -35,7 +36,7 @@ func (m *Master) View(ns store.NamespaceID) *View {
 func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
 	rec, state, ok := v.m.find(v.ns, uint32(group), &hash)
 	if !ok || state != recActive {
-		return v.below(uint32(group), &hash)
+		return v.missing(uint32(group), &hash, ok)
 	}
 	if v.m.faces.has(rec, faceHidden|faceMissOnce) || v.missed != nil {
 		return v.disguised(rec)
@@ -46,17 +47,41 @@ func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
 // disguised answers for a chunk that may be there and yet not for this lookup.
 func (v *View) disguised(rec uint32) kv.Existence {
 	switch {
-	case v.m.faces.has(rec, faceHidden), slices.Contains(v.missed, rec):
+	case v.m.faces.has(rec, faceHidden):
+		v.misses[MissExpired]++
+		return kv.Absent
+	case slices.Contains(v.missed, rec):
+		v.misses[MissLoadFailed]++
 		return kv.Absent
 	case v.m.faces.clear(rec, faceMissOnce):
+		v.misses[MissLoadFailed]++
 		v.missed = append(v.missed, rec)
 		return kv.Absent
 	}
 	return kv.Present
 }
 
+// missing answers for a chunk that memory has not got, or of which it has a part.
+func (v *View) missing(group uint32, hash *kv.Hash, part bool) kv.Existence {
+	if v.m.lower != nil {
+		late := v.misses[MissDisk]
+		if found := v.below(group, hash); found != kv.Absent || v.misses[MissDisk] > late {
+			return found
+		}
+	}
+	if part {
+		v.misses[MissPartial]++
+	} else {
+		v.misses[MissAbsent]++
+	}
+	return kv.Absent
+}
+
 // Close ends the lookup.
-func (v *View) Close() { v.missed, v.disk = nil, promises{} }
+func (v *View) Close() {
+	v.m.misses.add(&v.misses)
+	v.missed, v.disk, v.misses = nil, promises{}, [missReasons]uint32{}
+}
 
 // find returns the record of a chunk and the state that stands in the segment.
 // It may be called with or without the lock.
