@@ -22,8 +22,11 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 )
 
-// kills is how often TestKilledUnderLoad kills lookupd, in all.
-var kills = flag.Int("kills", 40, "how often lookupd is killed under load")
+var (
+	// kills is how often TestKilledUnderLoad kills lookupd, in all.
+	kills    = flag.Int("kills", 40, "how often lookupd is killed under load")
+	killsLog = flag.Bool("kills.log", false, "show what the daemons that are killed say")
+)
 
 // process is a process of this test binary.
 type process struct {
@@ -50,7 +53,7 @@ func spawn(t *testing.T, what string) *process {
 		t.Fatal(err)
 	}
 	p.out = json.NewDecoder(bufio.NewReader(out))
-	if testing.Verbose() {
+	if *killsLog {
 		p.command.Stderr = os.Stderr
 	}
 	if err := p.command.Start(); err != nil {

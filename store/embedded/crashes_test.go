@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -15,6 +16,7 @@ func (c *chaos) opCrash() { c.crash(nil) }
 func (c *chaos) opTornCrash() {
 	inner := one(c, []func(*chaos) *unanswered{
 		tearPutStart, tearPutStart, tearPutEnd, tearPutEnd, tearReset, tearReport, tearRevoke, tearPrepare, tearSession, tearNamespace,
+		tearPin, tearRemove,
 	})
 	if cl := c.someClient(); cl != nil {
 		c.putStart(cl, c.someSpace(), 8)
@@ -38,8 +40,9 @@ type unanswered struct {
 func (c *chaos) crash(inner func(*chaos) *unanswered) {
 	layout := c.w.m.Layout()
 	touched, call := map[chunkID]bool{}, &unanswered{name: "nothing"}
+	var tables []byte
 	if inner != nil {
-		tables := slices.Clone(c.w.mem[:layout.DataOffset])
+		tables = slices.Clone(c.w.mem[:layout.DataOffset])
 		records := c.recordImages()
 		if call = inner(c); call == nil {
 			return
@@ -47,16 +50,16 @@ func (c *chaos) crash(inner func(*chaos) *unanswered) {
 		for id, image := range c.recordImages() {
 			touched[id] = image != records[id] || call.arrived[id] != nil
 		}
-		c.tear(tables)
 	}
 	c.note("   killed in %s", call.name)
-	report := c.adopt()
-	c.forget()
+	report := c.adopt(tables)
 	clean := inner == nil
 	if clean {
 		c.saw("adopted")
 		c.checkReport(&report)
-	} else {
+	}
+	c.forget()
+	if !clean {
 		c.saw("adopted torn")
 	}
 	c.openAll(call)
@@ -66,26 +69,31 @@ func (c *chaos) crash(inner func(*chaos) *unanswered) {
 	c.compare(nil)
 }
 
-// tear gives words of the tables their earlier value.
+// tear gives pieces of the tables their earlier value.
 func (c *chaos) tear(before []byte) {
 	now := c.w.mem[:len(before)]
-	keep := 1 + c.rng.IntN(7) // of eight words
+	keep := c.rng.IntN(9)            // of eight pieces
+	piece := one(c, []int{8, 8, 64}) // a word, or a line as a cache writes it back
 	for page := headerBytes; page < len(before); page += pageBytes {
 		end := min(page+pageBytes, len(before))
 		if bytes.Equal(now[page:end], before[page:end]) {
 			continue
 		}
-		for at := page; at < end; at += 8 {
-			if !bytes.Equal(now[at:at+8], before[at:at+8]) && c.rng.IntN(8) >= keep {
-				copy(now[at:at+8], before[at:at+8])
+		for at := page; at < end; at += piece {
+			if c.rng.IntN(8) >= keep {
+				copy(now[at:at+piece], before[at:at+piece])
 			}
 		}
 	}
 }
 
-// adopt makes a new master, while no watcher looks.
-func (c *chaos) adopt() Recovery {
+// adopt makes a new master, while no watcher looks; before, if not nil, is what
+// pieces of the tables are given back.
+func (c *chaos) adopt(before []byte) Recovery {
 	defer c.watchers.pause(c)()
+	if before != nil {
+		c.tear(before)
+	}
 	return c.w.crash()
 }
 
@@ -104,20 +112,36 @@ func (c *chaos) forget() {
 		cl.undeclared = cl.alive
 	}
 	c.reap()
+	for id, ch := range c.chunks {
+		if ch.hidden {
+			c.drop(id)
+		}
+	}
+	c.tick() // no put holds what has run out any more
+	changes, _ := c.w.m.Changes(nil, 0, feedLength)
+	c.feedSeq = uint64(len(changes)) // of chunks whose time was up
 	st := c.w.m.Stats()
 	c.prepared = st.CapacityBytes == st.SizeBytes
 }
 
 // checkReport: between two operations nothing is half done.
 func (c *chaos) checkReport(report *Recovery) {
-	kept := 0
+	kept, hidden, clients := 0, 0, 0
 	for _, ch := range c.chunks {
-		if len(ch.content) > 0 {
+		switch {
+		case ch.hidden:
+			hidden++
+		case len(ch.content) > 0:
 			kept++
 		}
 	}
-	if report.Chunks != kept || report.Dropped != 0 || report.Undeclared < c.undeclared() {
-		c.t.Fatalf("recovered %+v; the model has %d chunks and %d clients", *report, kept, c.undeclared())
+	for _, cl := range c.clients {
+		if cl.alive {
+			clients++
+		}
+	}
+	if report.Chunks < kept || report.Chunks > kept+hidden || report.Dropped != 0 || report.Undeclared < clients {
+		c.t.Fatalf("recovered %+v; the model has %d chunks and %d clients", *report, kept, clients)
 	}
 }
 
@@ -156,6 +180,7 @@ func (c *chaos) settle(call *unanswered, touched map[chunkID]bool) {
 				c.t.Fatalf("%+v was in state %d before the crash in %s, which did not touch it, and is in state %d with shards %v", id, was, call.name, got, shards)
 			}
 			c.take(call, id, shards, was)
+			c.takeLife(id, touched[id])
 		}
 	}
 	for id, ch := range c.chunks {
@@ -174,6 +199,7 @@ func (c *chaos) shardsOf(probe *modelClient, id chunkID, state ChunkState) []uin
 		return nil
 	}
 	sp := c.spaces[id.space]
+	c.renew(id, sp.ttl)
 	var items []store.PutItem
 	for shard := range sp.shards(id.group) {
 		items = append(items, store.PutItem{Group: id.group, Hash: id.hash(), Shard: uint32(shard)})
@@ -365,4 +391,24 @@ func tearNamespace(c *chaos) *unanswered {
 		}
 	}
 	return nil
+}
+
+func tearPin(c *chaos) *unanswered {
+	s := c.someSpace()
+	var keys []store.ChunkKey
+	for _, id := range c.someChunks(s, 6) {
+		keys = append(keys, store.ChunkKey{Group: id.group, Hash: id.hash()})
+	}
+	if _, err := c.w.m.Pin(c.spaces[s].name.ID, keys, PinSoft, time.Hour); err != nil {
+		c.t.Fatal(err)
+	}
+	return &unanswered{name: "pin"}
+}
+
+func tearRemove(c *chaos) *unanswered {
+	tag := one(c, chaosTags)
+	if _, err := c.w.m.Remove(Scope{SaltTag: &tag}); err != nil {
+		c.t.Fatal(err)
+	}
+	return &unanswered{name: "remove"}
 }

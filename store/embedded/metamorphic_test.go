@@ -39,7 +39,7 @@ func TestMetamorphic(t *testing.T) {
 	seen := map[string]int{}
 	runs := 0
 	first := rand.Uint64() | 1
-	for end := time.Now().Add(*metamorphicFor); time.Now().Before(end); runs++ {
+	for end := time.Now().Add(*metamorphicFor); time.Now().Before(end) && !t.Failed(); runs++ {
 		runMetamorphic(t, first+uint64(runs), nil, seen)
 	}
 	names := slices.Sorted(maps.Keys(seen))
@@ -47,7 +47,7 @@ func TestMetamorphic(t *testing.T) {
 		names[i] = fmt.Sprintf("%s %d", name, seen[name])
 	}
 	t.Logf("%d runs from seed %d: %s", runs, first, strings.Join(names, ", "))
-	if runs < 20 {
+	if runs < 300 { // what is rare may be missing
 		return
 	}
 	for _, event := range worthSeeing {
@@ -111,6 +111,13 @@ func operations() []operation {
 		{"reset", 1, (*chaos).opReset},
 		{"namespace", 2, (*chaos).opNamespace},
 		{"prepare", 2, (*chaos).opPrepare},
+		{"pin", 4, (*chaos).opPin},
+		{"unpin", 2, (*chaos).opUnpin},
+		{"remove", 2, (*chaos).opRemove},
+		{"evict", 2, (*chaos).opEvict},
+		{"quota", 2, (*chaos).opQuota},
+		{"time to live", 2, (*chaos).opDefaultTTL},
+		{"drain", 1, (*chaos).opDrain},
 		{"mistake", 3, (*chaos).opMistake},
 		{"crash", 1, (*chaos).opCrash},
 		{"torn crash", 2, (*chaos).opTornCrash},

@@ -18,6 +18,8 @@ var worthSeeing = []string{
 	"granted", "exists", "underway", "refused", "no space", "evicted", "published", "void", "declared", "doomed read",
 	"missed once", "corrupt", "leased", "lease refused", "adopted", "adopted torn", "torn lost", "torn old", "torn new",
 	"reaped", "reset", "slab prepared",
+	"expired", "pin ended", "pinned soft", "pinned hard", "pin refused", "removed", "removed chain", "evicted by command",
+	"over quota", "evicted for quota", "drained", "unpinned",
 }
 
 // chunkID names a chunk of the model. All namespaces use the same hashes.
@@ -43,6 +45,11 @@ type modelChunk struct {
 	content map[uint32]uint64 // generation by shard
 	failed  bool              // the next lookup is to miss it
 	seen    bool              // it was whole when last compared
+	life    life
+	lost    life // when it was evicted
+	// hidden: its time is up; nobody is told of it any more, but it may be in
+	// memory and found again by a put.
+	hidden bool
 }
 
 // space is a namespace of the model.
@@ -53,6 +60,7 @@ type space struct {
 	opened     bool
 	generation uint64
 	stale      []store.Namespace // names of before resets
+	ttl        time.Duration     // of chunks that are stored without one
 
 	// All chunks, as columns.
 	ids    []chunkID
@@ -98,7 +106,7 @@ type modelClient struct {
 type modelLease struct {
 	ids   []chunkID
 	ttl   time.Duration
-	until time.Time
+	until time.Duration // of the store's clock
 }
 
 // chaos is one run: a store, and the model of what it may and must have.
@@ -112,18 +120,23 @@ type chaos struct {
 	ops      []operation
 	watchers *watchers
 
-	spaces   []*space
-	chunks   map[chunkID]*modelChunk
-	numbers  map[kv.Hash]int // chunkID.n by hash
-	clients  []*modelClient
-	leases   map[store.Lease]*modelLease
-	session  uint64 // the last session number
-	pid      uint32 // the last process number
-	anchor   *modelClient
-	feedSeq  uint64
-	gone     map[chunkID]RemoveReason // that the operation at hand drops, and why
-	prepared bool                     // all slabs are
-	scratch  []byte
+	spaces    []*space
+	chunks    map[chunkID]*modelChunk
+	numbers   map[kv.Hash]int // chunkID.n by hash
+	clients   []*modelClient
+	leases    map[store.Lease]*modelLease
+	session   uint64 // the last session number
+	pid       uint32 // the last process number
+	anchor    *modelClient
+	feedSeq   uint64
+	elapsed   time.Duration // of the store's own clock
+	call      life          // of the put at hand
+	quotas    map[string]uint64
+	gone      map[chunkID]RemoveReason // that the operation at hand drops, and why
+	byCommand bool                     // what it evicts is evicted by command
+	draining  bool
+	prepared  bool // all slabs are
+	scratch   []byte
 }
 
 // newChaos makes the world of a run: a store that holds a part of what is put.
@@ -131,8 +144,8 @@ func newChaos(t *testing.T, seed uint64, seen map[string]int) *chaos {
 	c := &chaos{
 		t: t, rng: rand.New(rand.NewPCG(seed, 1)), seen: seen, ops: operations(),
 		chunks: map[chunkID]*modelChunk{}, leases: map[store.Lease]*modelLease{}, gone: map[chunkID]RemoveReason{},
-		numbers: map[kv.Hash]int{},
-		pid:     1000,
+		numbers: map[kv.Hash]int{}, quotas: map[string]uint64{}, elapsed: time.Second,
+		pid: 1000,
 	}
 	two := testSpec("groups", 4<<10, 4)
 	two.Groups = append(two.Groups, kv.GroupSpec{Kind: kv.SlidingWindow, WindowTokens: 64, BlockTokens: 16, ShardBytes: 60 << 10, Shards: 1})
@@ -183,8 +196,12 @@ func (c *chaos) step() {
 		}
 	}
 	c.checkReads()
+	if fault := c.watchers.fault.Load(); fault != nil {
+		c.t.Fatal(*fault)
+	}
 	if c.rng.IntN(8) == 0 {
 		c.w.m.validate(c.t)
+		c.checkLives()
 	}
 }
 
@@ -247,15 +264,16 @@ func (c *chaos) checkReads() {
 // sum is the checksum that a client gives at the end of a put.
 func (c *chaos) sum(p store.Place) uint32 { return crc32.Checksum(c.w.place(p), castagnoli) }
 
-// whole tells whether the model has all shards of a chunk.
+// whole tells whether the model has all shards of a chunk, for all to see.
 func (c *chaos) whole(id chunkID) bool {
-	return len(c.chunks[id].content) == c.spaces[id.space].shards(id.group)
+	ch := c.chunks[id]
+	return len(ch.content) == c.spaces[id.space].shards(id.group) && !ch.hidden
 }
 
 // state is what an operator would be told of a chunk.
 func (c *chaos) state(id chunkID) ChunkState {
 	switch ch := c.chunks[id]; {
-	case len(ch.content) == 0:
+	case len(ch.content) == 0 || ch.hidden:
 		return ChunkAbsent
 	case !c.whole(id):
 		return ChunkPartial
@@ -265,13 +283,13 @@ func (c *chaos) state(id chunkID) ChunkState {
 	return ChunkPresent
 }
 
-// guarded are the chunks that must not be evicted: being read, being stored, or
-// promised.
+// guarded are the chunks that must not be evicted: being read, being stored,
+// promised, or pinned hard.
 func (c *chaos) guarded() map[chunkID]bool {
 	out := map[chunkID]bool{}
 	for _, cl := range c.clients {
 		for _, r := range cl.reads {
-			if !r.orphan {
+			if !r.orphan && !c.chunks[r.id].hidden && !cl.undeclared {
 				out[r.id] = true
 			}
 		}
@@ -286,6 +304,11 @@ func (c *chaos) guarded() map[chunkID]bool {
 			out[id] = true
 		}
 	}
+	for id, ch := range c.chunks {
+		if len(ch.content) > 0 && ch.life.pin == PinHard {
+			out[id] = true
+		}
+	}
 	return out
 }
 
@@ -293,7 +316,7 @@ func (c *chaos) guarded() map[chunkID]bool {
 func (c *chaos) drop(id chunkID) {
 	ch := c.chunks[id]
 	clear(ch.content)
-	ch.failed = false
+	ch.failed, ch.hidden = false, false
 	for _, cl := range c.clients {
 		for _, r := range cl.reads {
 			if r.id == id {

@@ -41,6 +41,7 @@ func (c *chaos) compare(mayEvict map[chunkID]bool) {
 	}
 	c.compareFeed()
 	clear(c.gone)
+	c.byCommand, c.call = false, life{}
 	st := c.w.m.Stats()
 	reads, puts := 0, 0
 	for _, cl := range c.clients {
@@ -69,9 +70,31 @@ func (c *chaos) compare(mayEvict map[chunkID]bool) {
 // evicted takes a chunk that nobody had in use out of the model. Puts of it that
 // are open were granted after that.
 func (c *chaos) evicted(id chunkID) {
-	clear(c.chunks[id].content)
-	c.chunks[id].failed = false
+	ch := c.chunks[id]
+	clear(ch.content)
+	for _, cl := range c.clients {
+		for _, r := range cl.reads {
+			r.orphan = r.orphan || r.id == id
+		}
+	}
+	ch.failed, ch.hidden = false, false
+	ch.lost = ch.life
+	if c.openPuts(id) > 0 {
+		ch.life = c.call
+	}
 	c.saw("evicted")
+}
+
+// openPuts is how many puts bring shards of a chunk.
+func (c *chaos) openPuts(id chunkID) (n int) {
+	for _, cl := range c.clients {
+		for _, p := range cl.puts {
+			if p.id == id && !p.void {
+				n++
+			}
+		}
+	}
+	return n
 }
 
 // compareFeed: what became whole was told as stored, what went as removed and
@@ -107,19 +130,27 @@ func (c *chaos) compareFeed() {
 		switch events := told[id]; {
 		case was == is && len(events) == 0:
 		case !was && is && len(events) == 1 && events[0].Kind == Stored:
-		case was && !is && len(events) == 1 && events[0].Kind == Removed && asEvicted(events[0].Reason) == c.gone[id]:
+		case !was && ch.hidden && len(events) == 2 && events[0].Kind == Stored && events[1].Reason == RemovedExpired: // its time was up as it came
+		case was && !is && len(events) == 1 && events[0].Kind == Removed && c.mayGo(id, events[0].Reason):
 		default:
 			c.t.Fatalf("%+v was whole: %v, is: %v; the feed tells %+v", id, was, is, events)
 		}
 	}
 }
 
-// asEvicted takes what went with its slab for evicted.
-func asEvicted(why RemoveReason) RemoveReason {
-	if why == RemovedForSlab {
-		return RemovedEvicted
+// mayGo tells whether a chunk may have gone for that reason.
+func (c *chaos) mayGo(id chunkID, why RemoveReason) bool {
+	if announced, ok := c.gone[id]; ok {
+		return why == announced
 	}
-	return why
+	switch why {
+	case RemovedByCommand:
+		return c.byCommand
+	case RemovedQuota:
+		c.saw("evicted for quota")
+		return c.quotaOf(id.space, c.chunks[id].lost.tag)
+	}
+	return !c.byCommand && (why == RemovedEvicted || why == RemovedForSlab)
 }
 
 // checkServed gets every chunk that the model has whole, and compares its bytes.
@@ -143,6 +174,11 @@ func (c *chaos) checkServed(session Session) {
 		}
 		var refs []uint64
 		for i, r := range results {
+			if c.chunks[ids[i]].hidden && r.Status == store.GetReady {
+				c.checkResult(&r, ids[i], items[i].Shard)
+				refs = append(refs, r.Ref)
+				continue
+			}
 			if (r.Status == store.GetReady) != c.whole(ids[i]) {
 				c.t.Fatalf("get of %+v shard %d: status %d", ids[i], items[i].Shard, r.Status)
 			}

@@ -31,15 +31,18 @@ func (c *chaos) opPutStart() {
 func (c *chaos) putStart(cl *modelClient, s, n int) []*modelPut {
 	items, ids := c.putItems(s, n)
 	guarded, before := c.guarded(), c.w.m.Stats()
-	grants, err := c.w.m.PutStart(cl.session, c.spaces[s].name, items)
+	opts := c.putOptions(s)
+	grants, err := c.w.m.PutStartAs(cl.session, c.spaces[s].name, opts, items)
 	if err != nil || len(grants) != len(items) {
 		c.t.Fatalf("put_start: %d answers, %v", len(grants), err)
 	}
 	granted := c.granted(cl, ids, items, grants, guarded)
-	if c.spare(&before, c.spaces[s], items) {
+	c.degradePins(granted, before.PinsRefused)
+	if len(c.quotas) == 0 && c.spare(&before, c.spaces[s], items) {
 		guarded = nil // there was room
 	}
 	c.compare(guarded)
+	c.checkQuotas(granted)
 	if len(items) == 1 && grants[0].Status == store.PutNoSpace && c.idle(&before) {
 		c.t.Fatalf("no space for %+v in a store in which nothing is in use", ids[0])
 	}
@@ -70,6 +73,7 @@ func (c *chaos) granted(cl *modelClient, ids []chunkID, items []store.PutItem, g
 	for i, g := range grants {
 		id, shard := ids[i], items[i].Shard
 		_, stored := c.chunks[id].content[shard]
+		c.askedAgain(id, stored, g.Status)
 		c.note("   client %d: put %+v shard %d: %d %x", cl.id, id, shard, g.Status, g.Ticket)
 		switch g.Status {
 		case store.PutExists:
@@ -81,7 +85,11 @@ func (c *chaos) granted(cl *modelClient, ids []chunkID, items []store.PutItem, g
 				c.t.Fatalf("%+v shard %d is said to be under way", id, shard)
 			}
 		case store.PutRefused:
-			if c.saw("refused"); c.undeclared() == 0 || stored || c.underway(id, shard) {
+			limited := c.quotaOf(id.space, c.call.tag) || c.quotaOf(id.space, c.chunks[id].life.tag)
+			if limited && c.undeclared() == 0 {
+				c.saw("over quota")
+				c.notStored(id, shard, guarded)
+			} else if c.saw("refused"); c.undeclared() == 0 && !c.draining || stored && !c.chunks[id].hidden || c.underway(id, shard) {
 				c.t.Fatalf("put of %+v shard %d was refused", id, shard)
 			}
 		case store.PutNoSpace:
@@ -95,6 +103,9 @@ func (c *chaos) granted(cl *modelClient, ids []chunkID, items []store.PutItem, g
 			}
 			p := &modelPut{ticket: g.Ticket, id: id, shard: shard, place: g.Place, generation: c.spaces[id.space].generation}
 			c.checkPlace(p)
+			if len(c.chunks[id].content) == 0 && c.openPuts(id) == 0 {
+				c.chunks[id].life = c.call
+			}
 			if cl.puts[g.Ticket] != nil {
 				c.t.Fatalf("ticket %x was granted twice", g.Ticket)
 			}
@@ -170,7 +181,7 @@ func (c *chaos) spare(before *Stats, sp *space, items []store.PutItem) bool {
 
 // idle tells whether nothing but the anchors' chunks was in use.
 func (c *chaos) idle(before *Stats) bool {
-	return before.OpenPuts == 0 && before.OpenReads == anchors && before.Leases == 0 && before.Undeclared == 0 &&
+	return before.OpenPuts == 0 && before.OpenReads == anchors && before.Leases == 0 && before.Undeclared == 0 && before.PinnedBytes == 0 &&
 		before.CapacityBytes >= 2*c.w.m.Layout().SlabBytes
 }
 
@@ -211,6 +222,7 @@ func (c *chaos) putEnd(cl *modelClient, puts []*modelPut) {
 		c.saw("published")
 		c.chunks[p.id].content[p.shard] = p.generation
 	}
+	c.tick() // the time of some may have been up before
 	c.compare(nil)
 }
 
@@ -262,12 +274,13 @@ func (c *chaos) get(cl *modelClient, n int) []uint64 {
 		c.t.Fatalf("get: %d answers, %v", len(results), err)
 	}
 	if l := c.leases[holder]; l != nil {
-		l.until = c.w.now.Add(l.ttl)
+		l.until = c.elapsed + l.ttl
 	}
 	var refs []uint64
 	for i, r := range results {
 		c.note("   client %d: get %+v shard %d: %d %x", cl.id, ids[i], items[i].Shard, r.Status, r.Ref)
-		if (r.Status == store.GetReady) != c.whole(ids[i]) || r.Status != store.GetReady && r.Status != store.GetAbsent {
+		hidden := c.chunks[ids[i]].hidden && (r.Status == store.GetReady || !c.guarded()[ids[i]])
+		if (r.Status == store.GetReady) != c.whole(ids[i]) && !hidden || r.Status != store.GetReady && r.Status != store.GetAbsent {
 			c.t.Fatalf("get of %+v: status %d", ids[i], r.Status)
 		}
 		if r.Status != store.GetReady {
@@ -357,11 +370,11 @@ func (c *chaos) opReport() {
 	corrupt := c.chance(3)
 	var chunks []store.FailedChunk
 	for _, id := range c.someChunks(s, 3) {
-		if !corrupt && c.state(id) == ChunkPartial {
+		if !corrupt && (c.state(id) == ChunkPartial || c.chunks[id].hidden) {
 			continue // nobody can have loaded it
 		}
 		chunks = append(chunks, store.FailedChunk{Group: id.group, Hash: id.hash(), Corrupt: corrupt})
-		switch present := c.state(id) != ChunkAbsent; {
+		switch present := len(c.chunks[id].content) > 0; {
 		case present && corrupt:
 			c.gone[id] = RemovedCorrupt
 			c.drop(id)
@@ -409,7 +422,7 @@ func (c *chaos) opLease() {
 	}
 	if n > 0 {
 		c.saw("leased")
-		c.leases[holder] = &modelLease{ids: whole[:n], ttl: ttl, until: c.w.now.Add(ttl)}
+		c.leases[holder] = &modelLease{ids: whole[:n], ttl: ttl, until: c.elapsed + ttl}
 	}
 	c.compare(nil)
 }
@@ -444,7 +457,9 @@ func (c *chaos) opClock() {
 	case 0:
 		c.setClock(-time.Duration(c.rng.IntN(600)) * time.Second)
 	case 1:
-		c.setClock(time.Duration(c.rng.IntN(100)) * time.Hour)
+		if c.chance(4) {
+			c.setClock(time.Duration(c.rng.IntN(100)) * time.Hour)
+		}
 	default:
 		c.setClock(time.Duration(c.rng.IntN(90)) * time.Second)
 	}
@@ -454,9 +469,9 @@ func (c *chaos) opClock() {
 // store may hold it for longer. A clock that is set back is counted on from there.
 func (c *chaos) setClock(by time.Duration) {
 	c.w.now = c.w.now.Add(by)
+	c.elapsed += max(by, 0)
 	c.note("   clock %v", by)
-	for _, l := range c.leases {
-		l.until = l.until.Add(min(by, 0))
-	}
-	maps.DeleteFunc(c.leases, func(_ store.Lease, l *modelLease) bool { return c.w.now.After(l.until) })
+	maps.DeleteFunc(c.leases, func(_ store.Lease, l *modelLease) bool { return c.elapsed > l.until })
+	c.tick()
+	c.compare(nil)
 }

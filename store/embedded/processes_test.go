@@ -295,10 +295,10 @@ func (c *chaos) finish() {
 			c.w.m.SessionLost(cl.session)
 		}
 	}
-	c.setClock(10_000 * time.Hour)
 	c.w.m.Reap()
 	c.reap()
-	c.compare(nil)
+	c.setClock(10_000 * time.Hour)
+	c.w.m.Reap()
 	c.w.m.validate(c.t)
 	if st := c.w.m.Stats(); st.Clients != 0 || st.Leases != 0 || st.LeasedBytes != 0 || len(c.clients) != 0 {
 		c.t.Fatalf("with everybody dead: %+v", st)
@@ -346,7 +346,8 @@ func (c *chaos) setAnchors() {
 		items = append(items, store.PutItem{Hash: id.hash()})
 		gets = append(gets, store.GetItem{Hash: id.hash()})
 	}
-	grants, err := c.w.m.PutStart(c.anchor.session, sp.name, items)
+	c.call = life{tag: "anchor"}
+	grants, err := c.w.m.PutStartAs(c.anchor.session, sp.name, &PutOptions{SaltTag: c.call.tag}, items)
 	if err != nil {
 		c.t.Fatal(err)
 	}
