@@ -76,6 +76,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	limitMemory()
 	ops.watchStore(master.Stats)
 	ops.registry.AddStore(master.Stats)
+	ops.registry.AddDisk(master.Stats)
 
 	transport, err := zmqx.NewWith(zmqx.Options{Mode: socketMode(&cfg.Common), Pulse: sup.pulse, Interval: sup.interval})
 	if err != nil {

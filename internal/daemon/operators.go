@@ -43,7 +43,7 @@ func (o *operators) stats() control.Stats {
 	s := o.master.Stats()
 	counters := s.Counters()
 	maps.Copy(counters, lookupCounters(o.lookups()))
-	all := control.Stats{Stats: s, PinnedBytes: s.PinnedBytes, Draining: s.Draining, Policy: s.Policy, Counters: counters}
+	all := control.Stats{Stats: s, Counters: counters}
 	for _, p := range o.misses.points() {
 		if !math.IsNaN(p.HitRatio) {
 			all.MissRatios = append(all.MissRatios, control.MissRatio{MemoryFactor: p.Factor, Ratio: 1 - p.HitRatio})

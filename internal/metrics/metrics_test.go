@@ -20,6 +20,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/internal/missratio"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
+	"github.com/mooncake-sidecar/sidecar/store/disk"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
@@ -35,12 +36,17 @@ func registries() map[string]*Registry {
 	l.AddLookupd(func() lookupd.Stats {
 		return lookupd.Stats{Total: *counters, Models: map[string]*lookupd.Counters{"llama": counters}, Engines: make([]lookupd.EngineStats, 2), Sessions: 3}
 	})
-	l.AddStore(func() embedded.Stats {
+	stats := func() embedded.Stats {
 		return embedded.Stats{
+			Disk:   &disk.Stats{InService: true, CapacityBytes: 5000, UsedBytes: 70, Errors: [disk.ErrorKinds]uint64{disk.KindIO: 3}, QueuedBytes: 8, ScanRegions: 4, ScannedRegions: 1},
+			Tiers:  embedded.TierStats{Demoted: 6, Lost: 1, Promoted: 2},
+			Missed: [embedded.MissReasons]uint64{embedded.MissExpired: 4},
 			Chunks: 4, CapacityBytes: 1000, SizeBytes: 2000, UsedBytes: 300, PinnedBytes: 50, Recovered: &embedded.Recovery{Chunks: 4, Dropped: 1},
 			PutsNoSpace: 1, PutsDraining: 2, PutsOverQuota: 3, Policy: "lru", EvictedAges: [9]uint64{2, 0, 5, 8: 1}, EvictedAge: time.Hour, Created: 9,
 		}
-	})
+	}
+	l.AddStore(stats)
+	l.AddDisk(stats)
 	l.AddMissRatio(func() []missratio.Point {
 		return []missratio.Point{{Factor: 0.5, HitRatio: math.NaN()}, {Factor: 1, Chunks: 100, Hits: 44, HitRatio: 0.44}, {Factor: 2, Chunks: 100, Hits: 61, HitRatio: 0.61}}
 	})
@@ -87,6 +93,9 @@ func TestScrape(t *testing.T) {
 		`mooncake_sidecar_store_allocation_failures_total{reason="quota"} 3`, `mooncake_sidecar_store_puts_total{status="refused"} 5`,
 		`mooncake_sidecar_store_eviction_age_seconds_bucket{le="1"} 2`, `mooncake_sidecar_store_eviction_age_seconds_bucket{le="60"} 7`,
 		`mooncake_sidecar_store_eviction_age_seconds_bucket{le="+Inf"} 8`, `mooncake_sidecar_store_eviction_age_seconds_sum 3600`,
+		`mooncake_sidecar_lookup_missed_chunks_total{reason="expired"} 4`, `mooncake_sidecar_store_capacity_bytes{tier="disk"} 5000`,
+		`mooncake_sidecar_store_disk_in_service 1`, `mooncake_sidecar_store_disk_errors_total{kind="io"} 3`, `mooncake_sidecar_store_disk_scan_ratio 0.25`,
+		`mooncake_sidecar_store_disk_queue_bytes{direction="down"} 8`, `mooncake_sidecar_store_migrated_chunks_total{direction="down",result="lost"} 1`,
 		`mooncake_sidecar_store_miss_ratio{memory="2x"} 0.39`, `mooncake_sidecar_store_curve_hits_total{memory="1x"} 44`,
 		`mooncake_sidecar_store_eviction_policy_info{policy="lru"} 1`, `mooncake_sidecar_store_call_duration_seconds_count{call="get"} 1`,
 	} {
@@ -98,6 +107,12 @@ func TestScrape(t *testing.T) {
 		if strings.Contains(text, not) {
 			t.Errorf("there is %s", not)
 		}
+	}
+	none := NewRegistry("mooncake-lookupd", "v1")
+	none.AddStore(func() embedded.Stats { return embedded.Stats{} })
+	none.AddDisk(func() embedded.Stats { return embedded.Stats{} })
+	if text := scrape(t, none); strings.Contains(text, "store_disk_") || strings.Contains(text, `tier="disk"`) {
+		t.Error("a disk tier is shown where there is none")
 	}
 	text = scrape(t, all["worker"])
 	for _, want := range []string{

@@ -6,8 +6,12 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
-// memoryTier labels what is in shared memory.
-const memoryTier = "memory"
+// Labels of what is in shared memory, and of what is on disk, where there is a
+// tier there.
+const (
+	memoryTier = "memory"
+	diskTier   = "disk"
+)
 
 // otherRemoval labels a reason that has none in removals, which a test excludes.
 const otherRemoval = "other"
@@ -15,7 +19,7 @@ const otherRemoval = "other"
 // removals label why chunks went.
 var removals = map[embedded.RemoveReason]string{
 	embedded.RemovedEvicted: "evicted", embedded.RemovedReset: "reset", embedded.RemovedCorrupt: "corrupt", embedded.RemovedExpired: "expired",
-	embedded.RemovedQuota: "quota", embedded.RemovedByCommand: "command", embedded.RemovedForSlab: "slab",
+	embedded.RemovedQuota: "quota", embedded.RemovedByCommand: "command", embedded.RemovedForSlab: "slab", embedded.RemovedDemoted: "demoted",
 }
 
 // AddStore adds the metrics of the embedded store's master. stats is called by
@@ -39,6 +43,7 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			desc: prometheus.NewDesc(Prefix+"store_eviction_age_seconds", "Time since its last use of each chunk that was evicted.", nil, nil),
 		}
 		policy     = gauge("store_eviction_policy_info", "The eviction policy in force; the value is 1.", "policy")
+		missed     = counter("lookup_missed_chunks_total", "Answers to lookups that a chunk is not there, by reason. Most lookups end at the first.", "reason")
 		changes    = counter("store_changes_total", "Entries of the feed of chunks that came and went.")
 		expiring   = gauge("store_expiring_chunks", "Chunks with a time to live or a pin that ends.")
 		draining   = gauge("store_draining", "1 while an operator lets nothing new be stored.")
@@ -57,11 +62,21 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 	)
 	r.inner.MustRegister(&source{
 		families: []*family{
-			capacity, prepared, used, pinned, free, chunks, namespaces, puts, gets, created, stored, read, failures, ages, policy, changes, expiring, draining,
+			capacity, prepared, used, pinned, free, chunks, namespaces, puts, gets, created, stored, read, failures, missed, ages, policy, changes, expiring, draining,
 			unpinned, corrupt, removed, leases, leased, unleased, clients, undeclared, reads, openPuts, recovered, recovery,
 		},
 		collect: func(out sink) {
 			s := stats()
+			if s.Disk != nil {
+				out.count(capacity, s.Disk.CapacityBytes, diskTier)
+				out.count(used, s.Disk.UsedBytes, diskTier)
+				out.put(chunks, float64(s.Disk.Chunks), diskTier)
+				out.count(created, s.Disk.WrittenChunks, diskTier)
+				out.count(stored, s.Disk.WrittenBytes, diskTier)
+				out.count(read, s.Disk.ReadBytes, diskTier)
+				out.count(removed, s.Disk.Evicted, diskTier, "evicted")
+				out.count(removed, s.Disk.Removed, diskTier, "command")
+			}
 			out.count(capacity, s.SizeBytes, memoryTier)
 			out.count(prepared, s.CapacityBytes, memoryTier)
 			out.count(used, s.UsedBytes, memoryTier)
@@ -86,6 +101,9 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			out.count(stored, s.StoredBytes, memoryTier)
 			out.count(read, s.ReadBytes, memoryTier)
 			out.count(pinned, s.PinnedBytes, memoryTier)
+			for i, n := range s.Missed {
+				out.count(missed, n, embedded.MissReason(i).String())
+			}
 			out.put(policy, 1, s.Policy)
 			out.count(changes, s.Changes)
 			out.put(expiring, float64(s.Expiring))

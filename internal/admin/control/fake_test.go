@@ -45,7 +45,7 @@ func newFake(t testing.TB) *fakeStore {
 func (f *fakeStore) service() *Service {
 	return New(Config{
 		Store: f, Log: slog.New(slog.DiscardHandler),
-		Stats: func() Stats { return Stats{Stats: embedded.Stats{OpenPuts: 3, Chunks: 7}, Policy: "lru"} },
+		Stats: func() Stats { return Stats{Stats: embedded.Stats{OpenPuts: 3, Chunks: 7, Policy: "lru"}} },
 		Settings: func() []config.Setting {
 			return []config.Setting{{Key: "linger", Value: "1m", Origin: config.FromFlag}}
 		},

@@ -107,11 +107,13 @@ func (s *Service) GetStats(context.Context, *adminpb.GetStatsRequest) (*adminpb.
 	st := s.cfg.Stats()
 	reply := &adminpb.GetStatsReply{
 		CapacityBytes: st.SizeBytes, PreparedBytes: st.CapacityBytes, UsedBytes: st.UsedBytes, LeasedBytes: st.LeasedBytes,
-		PinnedBytes: st.PinnedBytes, StrandedBytes: st.StrandedBytes, Stored: amount(st.Chunks, st.UsedBytes),
+		PinnedBytes: st.PinnedBytes, Stored: amount(st.Chunks, st.UsedBytes),
 		Namespaces: uint64(st.Namespaces), Clients: uint64(st.Clients), UndeclaredClients: uint64(st.Undeclared),
 		OpenReads: uint64(st.OpenReads), OpenPuts: uint64(st.OpenPuts), Leases: uint64(st.Leases), Draining: st.Draining,
 		EvictionPolicy: st.Policy, Counters: st.Counters,
-		DiskCapacityBytes: st.Disk.CapacityBytes, DiskUsedBytes: st.Disk.UsedBytes, DiskChunks: st.Disk.Chunks,
+	}
+	if d := st.Disk; d != nil {
+		reply.DiskCapacityBytes, reply.DiskUsedBytes, reply.DiskChunks = d.CapacityBytes, d.UsedBytes, uint64(d.Chunks)
 	}
 	for _, r := range st.MissRatios {
 		reply.MissRatios = append(reply.MissRatios, &adminpb.MissRatio{MemoryFactor: r.MemoryFactor, MissRatio: r.Ratio})

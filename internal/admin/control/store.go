@@ -30,18 +30,11 @@ type Store interface {
 // Stats is the state of the store and of what goes with it.
 type Stats struct {
 	embedded.Stats
-	PinnedBytes   uint64 // by hard pins
-	StrandedBytes uint64 // free, and of use to no size class as it lies
-	Draining      bool
-	Policy        string
-	MissRatios    []MissRatio
+	// MissRatios are by rising factor.
+	MissRatios []MissRatio
 	// Counters are those of the store and of the lookups, by name.
 	Counters map[string]uint64
-	Disk     Disk
 }
 
 // MissRatio is what another amount of memory would have brought.
 type MissRatio struct{ MemoryFactor, Ratio float64 }
-
-// Disk is the disk tier's state; zero without one.
-type Disk struct{ CapacityBytes, UsedBytes, Chunks uint64 }
