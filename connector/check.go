@@ -173,7 +173,12 @@ func (m *Engine) check() error {
 	return first(m.Namespace.Validate(), checkText(m.LookupPath, m.LookupEngine))
 }
 
-func (m *Release) check() error { return checkText(m.Requests...) }
+func (m *LookupChannel) check() error {
+	if m.FDs != 1 {
+		return fmt.Errorf("%d descriptors, a lookup channel is one", m.FDs)
+	}
+	return nil
+}
 
 func (m *Segments) check() error {
 	if len(m.Segments) > MaxFDs {

@@ -52,7 +52,7 @@ func messages() []any {
 			Asked: 3, Micros: 5, AskMicros: 1, MoveMicros: 3},
 		&Ping{Type: TypePing, Seq: 1}, &Pong{Type: TypePong, Seq: 1, StoreReady: true},
 		&Engine{Type: TypeEngine, Namespace: spec, LookupPath: "/p", LookupEngine: "e"},
-		&Release{Type: TypeRelease, Requests: []string{"a"}},
+		&LookupChannel{Type: TypeLookupChannel, FDs: 1},
 		&Segments{Type: TypeSegments, FDs: 1, Segments: []SegmentInfo{{UUID: "u", Bytes: 1}}},
 		&Declare{Type: TypeDeclare, Client: 1, UUID: "u", Reads: []uint64{1}, Puts: []uint64{2}},
 	}

@@ -66,8 +66,8 @@ func newMessage(name string) message {
 		return new(Pong)
 	case TypeEngine:
 		return new(Engine)
-	case TypeRelease:
-		return new(Release)
+	case TypeLookupChannel:
+		return new(LookupChannel)
 	case TypeSegments:
 		return new(Segments)
 	case TypeDeclare:

@@ -20,22 +20,22 @@ const (
 
 // Message names, the "t" of a frame.
 const (
-	TypeHello      = "hello"
-	TypeWelcome    = "welcome"
-	TypeError      = "error"
-	TypeRegister   = "register"
-	TypeRegistered = "registered"
-	TypeStore      = "store"
-	TypeLoad       = "load"
-	TypeCancel     = "cancel"
-	TypeFinished   = "finished"
-	TypeResult     = "result"
-	TypePing       = "ping"
-	TypePong       = "pong"
-	TypeEngine     = "engine"
-	TypeRelease    = "release"
-	TypeSegments   = "segments"
-	TypeDeclare    = "declare"
+	TypeHello         = "hello"
+	TypeWelcome       = "welcome"
+	TypeError         = "error"
+	TypeRegister      = "register"
+	TypeRegistered    = "registered"
+	TypeStore         = "store"
+	TypeLoad          = "load"
+	TypeCancel        = "cancel"
+	TypeFinished      = "finished"
+	TypeResult        = "result"
+	TypePing          = "ping"
+	TypePong          = "pong"
+	TypeEngine        = "engine"
+	TypeLookupChannel = "lookup_channel"
+	TypeSegments      = "segments"
+	TypeDeclare       = "declare"
 )
 
 // Error codes of an Error message.
@@ -302,10 +302,13 @@ type Engine struct {
 	LookupEngine string `msgpack:"lookup_engine"`
 }
 
-// Release gives up the leases of finished requests.
-type Release struct {
-	Type     string   `msgpack:"t"`
-	Requests []string `msgpack:"reqs"`
+// LookupChannel hands mooncake-lookupd one end of a connected stream socket, on
+// which a registered engine asks what it would ask on its lookup socket. It takes
+// the place of an earlier one. There is no answer but those on the channel.
+type LookupChannel struct {
+	Type string `msgpack:"t"`
+	// FDs is 1.
+	FDs int `msgpack:"fds"`
 }
 
 // SegmentInfo describes one store segment; its descriptor travels with the

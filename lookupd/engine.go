@@ -19,8 +19,10 @@ type engine struct {
 	spec kv.NamespaceSpec
 	ns   store.Namespace
 
-	lookups  *handler
+	rules    *coordinator.Coordinator
+	counters counters
 	endpoint Endpoint
+	channel  *channel // nil: the engine has opened none
 	// gone is closed once the engine's path is free again.
 	gone chan struct{}
 }
@@ -64,8 +66,10 @@ func (s *Server) converseEngine(e *engine) error {
 			return e.session.refuseUnreadable(err)
 		}
 		switch msg := msg.(type) {
-		case *connector.Release:
-			s.cfg.Catalog.ReleaseLeases(e.name, msg.Requests)
+		case *connector.LookupChannel:
+			if err := s.openChannel(e); err != nil {
+				return e.session.Refuse(connector.CodeBadDescriptor, err)
+			}
 		case *connector.Ping:
 			if err := e.session.Send(pong(msg)); err != nil {
 				return endOfSession(err)
@@ -122,12 +126,13 @@ func (s *Server) bind(session *Session, msg *connector.Engine) (e *engine, code 
 	case err != nil:
 		return nil, connector.CodeUnavailable, err
 	}
-	e = &engine{session: session, name: msg.LookupEngine, path: msg.LookupPath, spec: msg.Namespace, ns: ns, gone: make(chan struct{})}
-	e.lookups = newHandler(s.cfg, e, rules)
+	e = &engine{
+		session: session, name: msg.LookupEngine, path: msg.LookupPath, spec: msg.Namespace, ns: ns, rules: rules, gone: make(chan struct{}),
+	}
 	if code, err := s.claim(e); err != nil {
 		return nil, code, err
 	}
-	e.endpoint, err = s.cfg.Listen(e.path, e.lookups.handle)
+	e.endpoint, err = s.cfg.Listen(e.path, newHandler(s.cfg, e).handle)
 	if err == nil {
 		return e, "", nil
 	}
@@ -169,7 +174,7 @@ func (s *Server) claim(e *engine) (code string, err error) {
 
 // unclaim frees the engine's path.
 func (s *Server) unclaim(e *engine) {
-	counters := e.lookups.counters.snapshot()
+	counters := e.counters.snapshot()
 	s.mu.Lock()
 	delete(s.mu.engines, e.path)
 	s.mu.retired.add(alias(e.spec.Model), &counters)
@@ -177,9 +182,11 @@ func (s *Server) unclaim(e *engine) {
 	close(e.gone)
 }
 
-// unregister unbinds the lookup socket and releases what the engine held.
+// unregister unbinds the lookup socket, ends the channel and releases what the
+// engine held.
 func (s *Server) unregister(e *engine) {
 	err := e.endpoint.Close()
+	e.channel.end()
 	s.cfg.Catalog.ReleaseEngine(e.name)
 	s.unclaim(e)
 	hello := &e.session.Hello

@@ -35,6 +35,7 @@ type fakeCatalog struct {
 	fault    any // Exists panics with it
 	resetErr error
 	openErr  error
+	granting chan struct{} // if not nil, Grant takes one first
 }
 
 func newFakeCatalog() *fakeCatalog {
@@ -84,6 +85,9 @@ func (v fakeView) Close() {
 }
 
 func (c *fakeCatalog) Grant(_ store.NamespaceID, holder store.Lease, chunks []store.ChunkKey, _ time.Duration) {
+	if c.granting != nil {
+		<-c.granting
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.views != 0 {
@@ -192,6 +196,14 @@ func (a acceptor) Accept() (Conn, error) {
 	return conn, nil
 }
 
+func adopt(fd int) (Channel, error) {
+	sock, err := unixmsg.Adopt(fd)
+	if err != nil {
+		return nil, err
+	}
+	return sock, nil
+}
+
 // node is a server with fakes around it.
 type node struct {
 	t       *testing.T
@@ -218,7 +230,7 @@ func newNode(t *testing.T, adjust func(*Config)) *node {
 	n := &node{t: t, catalog: newFakeCatalog(), sockets: &fakeSockets{bound: map[string]*fakeEndpoint{}},
 		path: filepath.Join(dir, "lookupd.sock"), busy: make(chan int, 64)}
 	cfg := Config{
-		Catalog: n.catalog, Listen: n.sockets.listen, LeaseTTL: time.Minute,
+		Catalog: n.catalog, Listen: n.sockets.listen, Adopt: adopt, LeaseTTL: time.Minute,
 		Welcome: connector.Welcome{Type: connector.TypeWelcome, Protocol: connector.ProtocolVersion, Daemon: "mooncake-lookupd", Version: "test"},
 		OnBusy:  func(sessions int) { n.busy <- sessions },
 		Took:    &n.took,

@@ -16,10 +16,11 @@ import (
 // errHashLength: the hashes are not those of the socket's namespace.
 var errHashLength = errors.New("wrong hash length for the namespace")
 
-// handler answers the requests on one engine's lookup socket.
+// handler answers the requests that come one way, an engine's lookup socket or its
+// channel.
 //
-// INVARIANT: handle is called for one request at a time, so its buffers are kept
-// from one to the next.
+// INVARIANT: it is called for one request at a time, so its buffers are kept from
+// one to the next.
 type handler struct {
 	engine   *engine
 	rules    *coordinator.Coordinator
@@ -28,12 +29,18 @@ type handler struct {
 	log      *slog.Logger
 	took     Observer // may be nil
 	sampling sampling
-	counters counters
+	counters *counters
 
 	// Of the request at hand.
 	view   View
 	hashes kv.HashBlob
 	exists coordinator.ExistsFunc
+	// due is the lease that its answer owes.
+	due struct {
+		owed    bool
+		request wire.Request
+		found   coordinator.Lookup
+	}
 
 	tails  []coordinator.TailKeyBoundary
 	chunks []store.ChunkKey
@@ -41,8 +48,8 @@ type handler struct {
 	frames [][]byte
 }
 
-func newHandler(cfg Config, e *engine, rules *coordinator.Coordinator) *handler {
-	h := &handler{engine: e, rules: rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, took: cfg.Took, log: cfg.Log}
+func newHandler(cfg Config, e *engine) *handler {
+	h := &handler{engine: e, rules: e.rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, took: cfg.Took, log: cfg.Log, counters: &e.counters}
 	h.sampling = newSampling(cfg.Sampler, &e.spec)
 	h.exists = func(group, hashIndex int) kv.Existence {
 		return h.view.Exists(group, h.hashes.At(hashIndex))
@@ -50,12 +57,20 @@ func newHandler(cfg Config, e *engine, rules *coordinator.Coordinator) *handler 
 	return h
 }
 
-// handle answers one request.
-func (h *handler) handle(frames [][]byte) (reply [][]byte) {
+// handle answers one request and does all that it asks for.
+func (h *handler) handle(frames [][]byte) [][]byte {
+	reply := h.answer(frames)
+	h.finish()
+	return reply
+}
+
+// answer answers one request. A lease is granted by finish, so that the engine
+// need not wait for it.
+func (h *handler) answer(frames [][]byte) (reply [][]byte) {
+	h.due.owed = false
 	defer func() {
 		if fault := recover(); fault != nil {
-			h.log.Error("BUG: a lookup has panicked", "engine", h.engine.name, "panic", fault, "stack", string(debug.Stack()))
-			reply = h.fail(ReasonPanic, nil)
+			reply = h.panicked(fault)
 		}
 	}()
 	r, err := wire.ParseRequest(frames)
@@ -75,6 +90,9 @@ func (h *handler) handle(frames [][]byte) (reply [][]byte) {
 		}
 		h.counters.resets.Add(1)
 		h.log.Info("namespace reset", "engine", h.engine.name, "model", h.engine.spec.Model)
+		return h.status(wire.OK)
+	case wire.KindRelease:
+		h.release(r.Requests)
 		return h.status(wire.OK)
 	case wire.KindLookup, wire.KindLookup2:
 		began := time.Now()
@@ -100,9 +118,7 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 		h.tails = found.Tails
 	}
 	if r.Kind == wire.KindLookup2 && found.HitTokens > 0 {
-		if err := h.grant(r, &found); err != nil {
-			return h.fail(ReasonUnservable, err)
-		}
+		h.due.owed, h.due.request, h.due.found = true, *r, found
 	}
 	h.sampling.note(r.Hashes)
 	h.counters.lookups.Add(1)
@@ -138,6 +154,39 @@ func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
 		h.view, h.hashes = nil, kv.HashBlob{}
 	}()
 	return h.rules.LookupInto(h.tails[:0], r.Tokens, r.Hashes.Len(), h.exists)
+}
+
+// finish grants the lease that the last answer owes.
+//
+// REQUIRES: the frames of that request are as they were.
+func (h *handler) finish() {
+	if !h.due.owed {
+		return
+	}
+	h.due.owed = false
+	defer func() {
+		if fault := recover(); fault != nil {
+			h.panicked(fault)
+		}
+	}()
+	if err := h.grant(&h.due.request, &h.due.found); err != nil {
+		h.fail(ReasonUnservable, err)
+	}
+}
+
+// release gives up requests' leases.
+func (h *handler) release(ids [][]byte) {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = string(id)
+	}
+	h.catalog.ReleaseLeases(h.engine.name, names)
+}
+
+// panicked reports our own fault and returns the answer to the request.
+func (h *handler) panicked(fault any) [][]byte {
+	h.log.Error("BUG: a lookup has panicked", "engine", h.engine.name, "panic", fault, "stack", string(debug.Stack()))
+	return h.fail(ReasonPanic, nil)
 }
 
 // grant leases the chunks that a load of the hit will fetch.

@@ -255,7 +255,8 @@ func TestLookupDoesNotAllocate(t *testing.T) {
 func newBareHandler(t testing.TB) *handler {
 	t.Helper()
 	e := &engine{name: "e", spec: spec("m")}
-	return newHandler(Config{Catalog: constCatalog{}}, e, rulesOf(t, &e.spec))
+	e.rules = rulesOf(t, &e.spec)
+	return newHandler(Config{Catalog: constCatalog{}}, e)
 }
 
 func BenchmarkLookup(b *testing.B) {

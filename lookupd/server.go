@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 )
 
 const (
@@ -38,6 +39,10 @@ type Config struct {
 	Catalog Catalog
 	// Listen binds lookup sockets.
 	Listen ListenFunc
+	// Adopt makes lookup channels.
+	Adopt AdoptFunc
+	// Pulse, if not nil, is what the channels' loops show that they go round.
+	Pulse *pulse.Group
 	// LeaseTTL is how long a lookup2 keeps its chunks from eviction.
 	LeaseTTL time.Duration
 	// Welcome is the answer to a hello; Session is filled in.
@@ -142,6 +147,7 @@ func (s *Server) handle(ctx context.Context, conn Conn) {
 		return
 	}
 	defer s.forget(session)
+	defer session.closeChannel()
 	if err := s.converse(ctx, session); err != nil && ctx.Err() == nil {
 		s.refused.broken.Add(1)
 		s.cfg.Log.Warn("session ended", "session", session.Number, "role", session.Hello.Role, "pid", session.Hello.PID,

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
@@ -22,18 +23,22 @@ type Session struct {
 
 	conn   Conn
 	frames *connector.FrameReader
-	out    struct {
+	// channel is the descriptor of the last lookup_channel message, -1 once it was
+	// taken. It belongs to whoever receives.
+	channel int
+	out     struct {
 		sync.Mutex
 		buf []byte
 	}
 }
 
 func newSession(number uint64, conn Conn) *Session {
-	return &Session{Number: number, conn: conn, frames: connector.NewFrameReader(conn)}
+	return &Session{Number: number, conn: conn, frames: connector.NewFrameReader(conn), channel: -1}
 }
 
 // Receive returns the next message, a pointer to one of the connector's. Only
-// one goroutine may receive. io.EOF is the peer's end. Descriptors are refused.
+// one goroutine may receive. io.EOF is the peer's end. Descriptors are refused,
+// but for a lookup channel's.
 func (s *Session) Receive() (any, error) {
 	frame, err := s.frames.Next()
 	if err != nil {
@@ -43,10 +48,33 @@ func (s *Session) Receive() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.conn.TakeFDs(0); err != nil {
+	wanted := 0
+	if opening, ok := msg.(*connector.LookupChannel); ok {
+		wanted = opening.FDs
+	}
+	fds, err := s.conn.TakeFDs(wanted)
+	if err != nil {
 		return nil, &connector.MalformedError{Err: err}
 	}
+	if wanted > 0 {
+		s.closeChannel()
+		s.channel = fds[0]
+	}
 	return msg, nil
+}
+
+// takeChannel hands over the descriptor of the last lookup_channel message.
+func (s *Session) takeChannel() int {
+	fd := s.channel
+	s.channel = -1
+	return fd
+}
+
+// closeChannel closes a descriptor that nobody took.
+func (s *Session) closeChannel() {
+	if fd := s.takeChannel(); fd >= 0 {
+		_ = syscall.Close(fd) // nothing can be done about it
+	}
 }
 
 // Send writes a message with descriptors, which stay the caller's. It is safe

@@ -10,6 +10,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/internal/wire"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -38,9 +39,11 @@ func TestEngineLife(t *testing.T) {
 	n.catalog.Grant(0, lease("leases-m", "r1"), []store.ChunkKey{{}}, 0)
 	n.catalog.Grant(0, lease("leases-m", "r2"), []store.ChunkKey{{}}, 0)
 	n.catalog.Grant(0, lease("leases-other", "r1"), []store.ChunkKey{{}}, 0)
-	p.send(&connector.Release{Type: connector.TypeRelease, Requests: []string{"r1", "unknown"}})
+	if reply := n.ask("/l/one", wire.EncodeRelease([]string{"r1", "unknown"})); !isStatus(reply, wire.OK) {
+		t.Errorf("a release is answered %x", reply)
+	}
 	p.send(&connector.Ping{Type: connector.TypePing, Seq: 1})
-	receive[connector.Pong](p) // the release has been read before
+	receive[connector.Pong](p)
 	if n.catalog.lease("leases-m", "r1") != nil || n.catalog.lease("leases-m", "r2") == nil {
 		t.Error("release did not release r1 alone")
 	}

@@ -40,7 +40,7 @@ func (r Reason) String() string {
 	return fmt.Sprintf("reason(%d)", int(r))
 }
 
-// counters of one engine, written by its handler.
+// counters of one engine, written by its handlers.
 type counters struct {
 	lookups, misses, pending, leases, resets, pings atomic.Uint64
 	queryTokens, hitTokens                          atomic.Uint64
@@ -152,7 +152,7 @@ func (s *Server) Stats() Stats {
 		out.Total.add(c)
 	}
 	for _, e := range s.mu.engines {
-		c := e.lookups.counters.snapshot()
+		c := e.counters.snapshot()
 		models.add(alias(e.spec.Model), &c)
 		out.Total.add(&c)
 		hello := &e.session.Hello

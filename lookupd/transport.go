@@ -26,6 +26,14 @@ type Endpoint interface {
 // time. The reply, frames included, is valid until the next call.
 type ListenFunc func(path string, handle func(frames [][]byte) [][]byte) (Endpoint, error)
 
+// Channel is our end of a connected stream socket. Reading and writing may go on
+// at the same time, and Close ends both.
+type Channel interface{ io.ReadWriteCloser }
+
+// AdoptFunc makes a channel of a descriptor that a peer sent, and takes the
+// descriptor over, also when it fails.
+type AdoptFunc func(fd int) (Channel, error)
+
 // Conn is the byte stream of a session.
 type Conn interface {
 	io.ReadWriteCloser

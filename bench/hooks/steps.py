@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Time inside connector hooks with 256 running requests, and for a new request of 128k tokens: ours and the in-tree connector's.
+"""Time inside connector hooks with 256 running requests, and for new requests of 2,000 and 128k tokens: ours and the in-tree connector's.
 
 vLLM's real scheduler, no model: both connectors, both roles, get the same steps by turns in one process. Ours talks to real
 daemons; the in-tree connector's store is one that costs nothing (free_store), so that only its own work counts.
@@ -28,6 +28,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "pyshim")]
 
 RUNNING = 256
 LONG = 128 * 1024
+SHORT = 2000
 TARGET_US = {"scheduler": 300, "worker": 100, "new": 2000}
 
 
@@ -36,6 +37,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--json", metavar="FILE", help="also write the figures there")
     parser.add_argument("--steps", type=int, default=400, help="decode steps a case (default 400)")
     parser.add_argument("--long", type=int, default=7, help="new requests of 128k tokens a case, found and not found each (default 7)")
+    parser.add_argument("--short", type=int, default=40, help="new requests of 2,000 tokens a case, found and not found each (default 40)")
     parser.add_argument("--case", type=int, action="append", help="only this case (0 to 4; may be repeated)")
     parser.add_argument("--hooks", action="store_true", help="also print medians by hook")
     parser.add_argument("--cpu", action="store_true", help="measure the thread's CPU time, where others keep the machine busy; waiting is not in it")
@@ -98,7 +100,8 @@ class Measurement:
 
     def run(self) -> list[dict]:
         stored = [self.tokens(LONG) for _ in range(self.options.long)]
-        for i, tokens in enumerate(stored):
+        stored_short = [self.tokens(SHORT) for _ in range(self.options.short)]
+        for i, tokens in enumerate(stored + stored_short):
             self.add(f"stored{i}", tokens, 1)
             self.settle()
         for system in self.systems.values():
@@ -110,10 +113,14 @@ class Measurement:
         gc.collect()
         gc.freeze()
         decode = self.steps(self.options.steps)
+        short_missed = [self.new(f"short-missed{i}", self.tokens(SHORT)) for i in range(self.options.short)]
+        short_found = [self.new(f"short-found{i}", tokens) for i, tokens in enumerate(stored_short)]
         missed = [self.new(f"missed{i}", self.tokens(LONG)) for i in range(self.options.long)]
         found = [self.new(f"found{i}", tokens) for i, tokens in enumerate(stored)]
         gc.unfreeze()
         rows = [row("prefilling", prefill), row(f"{RUNNING} running", decode, TARGET_US)]
+        for name, times in (("new 2k request, not found", short_missed), ("new 2k request, found", short_found)):
+            rows.append(row(name, times))
         for name, times in (("new 128k request, not found", missed), ("new 128k request, found", found)):
             rows.append(row(name, times, {"scheduler": TARGET_US["new"]}))
         return rows

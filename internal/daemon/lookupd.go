@@ -99,6 +99,8 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	server := lookupd.New(lookupd.Config{
 		Catalog:     catalog{master},
 		Listen:      lookupSockets(transport),
+		Adopt:       adoptChannel,
+		Pulse:       sup.pulse,
 		LeaseTTL:    cfg.LeaseTTL,
 		Welcome:     welcome("mooncake-lookupd", &cfg.Common),
 		StoreClient: storeClients(master, segment),

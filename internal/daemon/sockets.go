@@ -97,6 +97,15 @@ func lookupSockets(transport *zmqx.Transport) lookupd.ListenFunc {
 	}
 }
 
+// adoptChannel makes a lookup channel of an engine's descriptor.
+func adoptChannel(fd int) (lookupd.Channel, error) {
+	sock, err := unixmsg.Adopt(fd)
+	if err != nil {
+		return nil, err // not a nil *UnixConn in an interface
+	}
+	return sock, nil
+}
+
 // ownListener is a Unix socket that takes only peers of our own user, and root.
 type ownListener struct {
 	*net.UnixListener

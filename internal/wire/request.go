@@ -15,6 +15,7 @@ const (
 	TagReset   = "reset"
 	TagLookup2 = "lookup2"
 	TagPing    = "ping"
+	TagRelease = "release"
 )
 
 // MaxRequestIDBytes bounds the request id of a lookup2.
@@ -36,6 +37,7 @@ const (
 	KindLookup2
 	KindReset
 	KindPing
+	KindRelease
 )
 
 // Request is a parsed request. It holds views of the frames.
@@ -49,6 +51,8 @@ type Request struct {
 	ID []byte
 	// Seq is repeated in the answer (lookup2).
 	Seq uint64
+	// Requests are the ids whose leases are given up (release).
+	Requests [][]byte
 }
 
 // ParseRequest reads a request's frames.
@@ -65,6 +69,8 @@ func ParseRequest(frames [][]byte) (Request, error) {
 		return Request{Kind: KindReset}, wantFrames(frames, 1)
 	case TagPing:
 		return Request{Kind: KindPing}, wantFrames(frames, 1)
+	case TagRelease:
+		return parseRelease(frames)
 	}
 	return Request{}, fmt.Errorf("wire: %w %.32q", ErrUnknownTag, frames[0])
 }
@@ -92,6 +98,15 @@ func parseLookup(frames [][]byte, kind Kind, n int) (Request, error) {
 	}
 	r.ID, r.Seq = frames[4], binary.BigEndian.Uint64(frames[5])
 	return r, nil
+}
+
+func parseRelease(frames [][]byte) (Request, error) {
+	for _, id := range frames[1:] {
+		if len(id) > MaxRequestIDBytes || !utf8.Valid(id) {
+			return Request{}, fmt.Errorf("wire: %w: a request id of %d bytes, want UTF-8 and at most %d", ErrMalformed, len(id), MaxRequestIDBytes)
+		}
+	}
+	return Request{Kind: KindRelease, Requests: frames[1:]}, nil
 }
 
 func wantFrames(frames [][]byte, n int) error {
@@ -124,4 +139,13 @@ func EncodeLookup2(tokens, hashLen int, hashes []byte, id string, seq uint64) []
 	frames := EncodeLookup(tokens, hashLen, hashes)
 	frames[0] = []byte(TagLookup2)
 	return append(frames, []byte(id), binary.BigEndian.AppendUint64(nil, seq))
+}
+
+// EncodeRelease makes the frames that give up the leases of requests.
+func EncodeRelease(ids []string) [][]byte {
+	frames := [][]byte{[]byte(TagRelease)}
+	for _, id := range ids {
+		frames = append(frames, []byte(id))
+	}
+	return frames
 }

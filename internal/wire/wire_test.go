@@ -155,6 +155,8 @@ func TestRefused(t *testing.T) {
 		"long id":           {with(4, bytes.Repeat([]byte("x"), MaxRequestIDBytes+1)), ErrMalformed},
 		"id not UTF-8":      {with(4, []byte{0xff}), ErrMalformed},
 		"sequence number":   {with(5, make([]byte, 7)), ErrMalformed},
+		"long released id":  {EncodeRelease([]string{"a", strings.Repeat("x", MaxRequestIDBytes+1)}), ErrMalformed},
+		"released id":       {EncodeRelease([]string{"\xff"}), ErrMalformed},
 	} {
 		if _, err := ParseRequest(c.frames); !errors.Is(err, c.want) {
 			t.Errorf("%s: got %v, want %v", name, err, c.want)
@@ -183,6 +185,7 @@ func FuzzParseRequest(f *testing.F) {
 		EncodeLookup2(4096, 16, make([]byte, 64), "id", 9),
 		{[]byte(TagReset)},
 		{[]byte(TagPing)},
+		EncodeRelease([]string{"a", "b"}),
 	} {
 		f.Add(bytes.Join(frames, []byte(cut)))
 	}
@@ -201,6 +204,12 @@ func FuzzParseRequest(f *testing.F) {
 			again = EncodeLookup(r.Tokens, r.Hashes.HashLen(), frames[3])
 		case KindLookup2:
 			again = EncodeLookup2(r.Tokens, r.Hashes.HashLen(), frames[3], string(r.ID), r.Seq)
+		case KindRelease:
+			var ids []string
+			for _, id := range r.Requests {
+				ids = append(ids, string(id))
+			}
+			again = EncodeRelease(ids)
 		case KindReset, KindPing:
 			again = [][]byte{frames[0]}
 		default:

@@ -121,7 +121,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler = SchedulerRole(
             self._geometry,
             self._lookup,
-            self._registrar.release,
+            self._lookup.release,
             epoch=self._epoch,
             ranks=parallel.world_size,
             loads=settings.enable_lookup,

@@ -9,11 +9,11 @@ import logging
 import struct
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import zmq
-
+from mooncake_sidecar.channel import MAX_FRAMES, NO, Channel, ChannelError, pack_message
 from mooncake_sidecar.ids import wire_id
 
 logger = logging.getLogger("vllm.mooncake_sidecar.lookup")
@@ -25,8 +25,8 @@ _TRAILER = struct.Struct(">QB")
 _TIER = struct.Struct(">BI")
 _MAX_TIERS = 16
 _PENDING = 1
-_REFUSED = b"\0"
 _MAX_TAILS = 64
+_MAX_RELEASES = 1 << 16
 ASYNC_DEADLINE_S = 1.0
 RESET_DEADLINE_S = 5.0
 
@@ -82,7 +82,7 @@ class _Asked:
 
 
 class LookupClient:
-    """Used by the scheduler's thread, except for ``mark_up``, ``ping`` and ``wake``."""
+    """Used by the scheduler's thread, except for ``mark_up`` and ``mark_down``."""
 
     def __init__(
         self,
@@ -99,11 +99,11 @@ class LookupClient:
         self._clock = clock
         self._waited_s = 0.0
         self._asynchronous = asynchronous
-        self._context = zmq.Context()
-        self._socket: zmq.Socket | None = None
-        self._endpoint = ""
-        self._ups = 0
-        self._connected_at = 0
+        self._channel: Channel | None = None
+        self._handover = threading.Lock()
+        self._offered: Channel | None = None
+        """Answers pings, and was not taken by the scheduler's thread yet; guarded by ``_handover``."""
+        self._releases: deque[str] = deque(maxlen=_MAX_RELEASES)
         self._up = threading.Event()
         self.on_down = lambda: None
         self._sequence = 0
@@ -116,10 +116,12 @@ class LookupClient:
         """Whether lookups are asked at all."""
         return self._up.is_set()
 
-    def mark_up(self, path: str) -> None:
-        """From the background thread: the server at ``path`` has answered a ping."""
-        self._endpoint = f"ipc://{path}"
-        self._ups += 1
+    def mark_up(self, channel: Channel) -> None:
+        """From the background thread: the server has answered a ping on ``channel``, which is the client's now."""
+        with self._handover:
+            stale, self._offered = self._offered, channel
+        if stale is not None:
+            stale.close()
         self._up.set()
 
     def mark_down(self) -> None:
@@ -144,7 +146,7 @@ class LookupClient:
             if self._waited_s >= self._timeout_s:
                 return None
             return self._wait(request_id, num_tokens, hashes)
-        except zmq.ZMQError as error:
+        except ChannelError as error:
             self._fail(f"lookup failed: {error}")
             return MISS
 
@@ -157,6 +159,15 @@ class LookupClient:
         if self._asked:
             self._forget(request_id)
 
+    def release(self, request_ids: Sequence[str]) -> None:
+        """Have requests' leases released. Does not wait; may be dropped, leases run out by themselves."""
+        self._releases.extend(map(wire_id, request_ids))
+        if self._up.is_set():
+            try:
+                self._send_releases(self._open())
+            except ChannelError as error:
+                self._fail(f"release failed: {error}")
+
     def reset(self) -> bool:
         """Have the namespace's chunks dropped; False when that is not certain within the deadline.
 
@@ -166,65 +177,72 @@ class LookupClient:
         self._by_sequence.clear()
         if not self._up.is_set():
             return False
-        return self._exchange(self._endpoint, b"reset", RESET_DEADLINE_S)
-
-    def ping(self, path: str, timeout_s: float) -> bool:
-        """Whether the server at ``path`` answers. Uses a socket of its own: safe from any thread."""
-        return self._exchange(f"ipc://{path}", b"ping", timeout_s)
+        answer = None
+        try:
+            channel = self._open()
+            channel.send(pack_message([b"reset"]))
+            answer = channel.await_status(RESET_DEADLINE_S)
+            reason = "reset was refused" if answer is False else f"reset was not answered within {RESET_DEADLINE_S:.0f} s"
+        except ChannelError as error:
+            reason = f"reset failed: {error}"
+        if not answer:
+            # With this channel goes what may still come on it: a late answer
+            # would be taken for that of another reset.
+            self._fail(reason)
+        return bool(answer)
 
     def close(self) -> None:
-        """Close the sockets; no thread may be using the client."""
+        """Close the channels; no thread may be using the client."""
         self._up.clear()
-        self._drop_socket()
-        self._context.destroy(linger=0)
+        self._take_offered()
+        self._drop_channel()
 
-    def _exchange(self, endpoint: str, tag: bytes, timeout_s: float) -> bool:
-        try:
-            with self._context.socket(zmq.DEALER) as sock:
-                sock.linger = 0
-                sock.connect(endpoint)
-                sock.send_multipart([b"", tag], zmq.DONTWAIT)
-                return bool(sock.poll(int(timeout_s * 1000))) and sock.recv_multipart()[1:] == [b"\x01"]
-        except zmq.ZMQError as error:
-            logger.debug("%s to %s: %s", tag.decode(), endpoint, error)
-            return False
+    def _open(self) -> Channel:
+        if self._offered is not None:
+            self._take_offered()
+            self._send_releases(self._channel)
+        if self._channel is None:
+            raise ChannelError("the channel is closed")
+        return self._channel
 
-    def _open(self) -> zmq.Socket:
-        if self._socket is None or self._connected_at != self._ups:
-            # After an outage always a new one: the old one may still wait to
-            # connect again, and what was asked on it is lost.
-            self._drop_socket()
-            self._connected_at = self._ups
-            # DEALER with an empty delimiter speaks REQ's wire format, without
-            # REQ's lock-step: a late answer is recognised and thrown away.
-            self._socket = self._context.socket(zmq.DEALER)
-            self._socket.linger = 0
-            self._socket.connect(self._endpoint)
-        return self._socket
+    def _take_offered(self) -> None:
+        with self._handover:
+            fresh, self._offered = self._offered, None
+        if fresh is not None:
+            # After an outage always a new one: what was asked on the old one is lost.
+            self._drop_channel()
+            self._channel = fresh
 
-    def _drop_socket(self) -> None:
-        if self._socket is not None:
-            self._socket.close(0)
-            self._socket = None
+    def _drop_channel(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         self._asked.clear()
         self._by_sequence.clear()
 
-    def _send(self, request_id: str, num_tokens: int, hashes: Sequence[bytes], began: float, deadline: float) -> _Asked:
+    def _send_releases(self, channel: Channel) -> None:
+        while self._releases:
+            batch = [self._releases.popleft() for _ in range(min(len(self._releases), MAX_FRAMES - 1))]
+            channel.send(pack_message([b"release", *(name.encode() for name in batch)]))
+
+    def _send(
+        self, channel: Channel, request_id: str, num_tokens: int, hashes: Sequence[bytes], began: float, deadline: float
+    ) -> _Asked:
         self._forget(request_id)
         self._sequence += 1
         self.counters.lookups += 1
         entry = _Asked(self._sequence, num_tokens, began, deadline)
-        self._open().send_multipart(
-            [
-                b"",
-                _TAG,
-                _U32.pack(num_tokens),
-                _U16.pack(len(hashes[0]) if hashes else 0),
-                b"".join(hashes),
-                wire_id(request_id).encode(),
-                _U64.pack(self._sequence),
-            ],
-            zmq.DONTWAIT,
+        channel.send(
+            pack_message(
+                [
+                    _TAG,
+                    _U32.pack(num_tokens),
+                    _U16.pack(len(hashes[0]) if hashes else 0),
+                    b"".join(hashes),
+                    wire_id(request_id).encode(),
+                    _U64.pack(self._sequence),
+                ]
+            )
         )
         self._asked[request_id] = entry
         self._by_sequence[self._sequence] = request_id
@@ -233,28 +251,27 @@ class LookupClient:
     def _wait(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit:
         began = self._clock()
         deadline = began + self._timeout_s
-        entry = self._send(request_id, num_tokens, hashes, began, deadline)
-        sock = self._open()
+        channel = self._open()
+        entry = self._send(channel, request_id, num_tokens, hashes, began, deadline)
         while entry.hit is None and not entry.again:
-            # Rounded up: a poll of 0 ms would spin through the last millisecond.
-            left_ms = int((deadline - self._clock()) * 1000 + 0.999)
-            if left_ms <= 0 or not sock.poll(left_ms):
+            left = deadline - self._clock()
+            if left <= 0:
                 self._late(entry)
                 self._fail(f"lookup was not answered within {self._timeout_s * 1000:.0f} ms")
                 return MISS
-            self._drain(sock)
+            self._drain(channel, left)
         self._waited_s += self._clock() - began
         self._forget(request_id)
         return entry.hit or MISS
 
     def _poll(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit | None:
         now = self._clock()
-        sock = self._open()
+        channel = self._open()
         entry = self._asked.get(request_id)
         if entry is None:
-            self._send(request_id, num_tokens, hashes, now, now + ASYNC_DEADLINE_S)
+            self._send(channel, request_id, num_tokens, hashes, now, now + ASYNC_DEADLINE_S)
             return None
-        self._drain(sock)
+        self._drain(channel)
         if entry.hit is not None:
             self._forget(request_id)
             return entry.hit
@@ -266,7 +283,7 @@ class LookupClient:
                 self._fail(f"lookup was not answered within {ASYNC_DEADLINE_S * 1000:.0f} ms")
             return MISS
         if entry.again:
-            self._send(request_id, num_tokens, hashes, entry.began, entry.deadline)
+            self._send(channel, request_id, num_tokens, hashes, entry.began, entry.deadline)
         return None
 
     def _late(self, entry: _Asked) -> None:
@@ -277,19 +294,15 @@ class LookupClient:
         entry.hit = hit
         self._record(self._clock() - entry.began, entry.tokens, well)
 
-    def _drain(self, sock: zmq.Socket) -> None:
-        """Take in every answer that has come; answers nobody waits for are dropped."""
-        while True:
-            try:
-                frames = sock.recv_multipart(zmq.DONTWAIT)
-            except zmq.Again:
-                return
-            if len(frames) != 3 or len(frames[2]) < _TRAILER.size:
+    def _drain(self, channel: Channel, seconds: float = 0.0) -> None:
+        """Take in every answer that has come, or comes in that time; answers nobody waits for are dropped."""
+        for frames in channel.receive(seconds):
+            if len(frames) != 2 or len(frames[1]) < _TRAILER.size:
                 self.counters.malformed += 1
-                if frames[1:] == [_REFUSED]:
+                if frames == NO:
                     self._refuse_oldest()
                 continue
-            sequence, flags = _TRAILER.unpack_from(frames[2])
+            sequence, flags = _TRAILER.unpack_from(frames[1])
             entry = self._asked.get(self._by_sequence.get(sequence, ""))
             if entry is None or entry.sequence != sequence:
                 continue
@@ -297,7 +310,7 @@ class LookupClient:
                 entry.again = True
                 continue
             try:
-                self._answered(entry, decode_answer(frames[1], frames[2][_TRAILER.size :]), True)
+                self._answered(entry, decode_answer(frames[0], frames[1][_TRAILER.size :]), True)
             except ValueError:
                 self.counters.malformed += 1
                 self._answered(entry, MISS, False)
@@ -317,5 +330,5 @@ class LookupClient:
     def _fail(self, reason: str) -> None:
         if self._up.is_set():
             logger.warning("%s: going on without the KV store until it answers", reason)
-        self._drop_socket()
+        self._drop_channel()
         self.mark_down()

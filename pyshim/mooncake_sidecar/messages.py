@@ -167,8 +167,8 @@ class Ping(_Message, tag="ping"):
     seq: int
 
 
-class Release(_Message, tag="release"):
-    reqs: list[str]
+class LookupChannel(_Message, tag="lookup_channel"):
+    fds: int
 
 
 # Received by us. Every field has the default a Go peer's omission means.

@@ -1,8 +1,8 @@
 """The scheduler role's background thread: registers the engine with mooncake-lookupd.
 
-Registered and pinged, the lookup client is up. The thread then watches the
-session, passes on the release of finished requests' leases, and pings while the
-client is down.
+Registered, and pinged on a lookup channel, the lookup client is up. The thread
+then watches the session, and while the client is down opens another channel and
+pings on it.
 """
 
 import logging
@@ -11,12 +11,11 @@ import random
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar import paths
-from mooncake_sidecar.ids import wire_id
+from mooncake_sidecar.channel import Channel, ChannelError, pack_message
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.session import Session, SessionError, open_session
 
@@ -25,7 +24,7 @@ logger = logging.getLogger("vllm.mooncake_sidecar.registrar")
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 2.0
 _ANSWER_S = 2.0
-_MAX_RELEASES = 1 << 16
+_PING_S = 0.2
 
 
 class Registrar:
@@ -53,7 +52,8 @@ class Registrar:
         self._engine_id = engine_id
         self._epoch = epoch
         self._prepare = prepare
-        self._releases: deque[str] = deque(maxlen=_MAX_RELEASES)
+        self.lookup_path = ""
+        """Where lookupd has bound the engine's lookup socket, for others who ask."""
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stop = threading.Event()
         self.first_attempt = threading.Event()
@@ -63,11 +63,6 @@ class Registrar:
     def start(self) -> None:
         """Begin registering."""
         self._thread.start()
-
-    def release(self, request_ids: list[str]) -> None:
-        """Have finished requests' leases released. Does not wait; may be dropped, leases run out by themselves."""
-        self._releases.extend(map(wire_id, request_ids))
-        self._wake()
 
     def stop(self) -> None:
         """End the thread and wait for it."""
@@ -92,7 +87,7 @@ class Registrar:
             began = time.monotonic()
             try:
                 self._prepare(self._stop)
-                session, path = self._register()
+                session, self.lookup_path = self._register()
             except Exception as error:
                 # Whatever it is, the engine goes on without the cache.
                 log = logger.debug if warned else logger.warning
@@ -100,7 +95,7 @@ class Registrar:
                 warned = True
             else:
                 try:
-                    warned = self._serve(session, path, warned)
+                    warned = self._serve(session, warned)
                 finally:
                     self._client.mark_down()
                     session.close()
@@ -141,32 +136,39 @@ class Registrar:
             raise
         return session, answer.lookup_path or path
 
-    def _serve(self, session: Session, path: str, warned: bool) -> bool:
+    def _serve(self, session: Session, warned: bool) -> bool:
         """Until the session ends or stop. Returns whether the user was told of an outage that is still on."""
         poller = select.poll()
         poller.register(session.sock, select.POLLIN | select.POLLRDHUP)
         poller.register(self._wake_read, select.POLLIN)
         pause = FIRST_PAUSE_S
-        while not self._stop.is_set():
-            if not self._client.up:
-                if self._client.ping(path, 0.2):
-                    self._client.mark_up(path)
-                    self.first_attempt.set()
-                    pause = FIRST_PAUSE_S
-                    if warned:
-                        logger.warning("mooncake-lookupd answers: the KV store is in use again")
-                    warned = False
-                else:
-                    warned = True
-            if not self._send_releases(session):
-                return warned
-            wait_ms = None if self._client.up else int(pause * 1000)
-            pause = min(pause * 2, LONGEST_PAUSE_S)
-            for fd, _ in poller.poll(wait_ms):
-                if fd == self._wake_read:
-                    os.read(self._wake_read, 4096)
-                elif not self._still_there(session):
-                    return True
+        opened: Channel | None = None
+        try:
+            while not self._stop.is_set():
+                if not self._client.up:
+                    opened, answered = _ping(session, opened)
+                    if answered:
+                        self._client.mark_up(opened)
+                        opened = None
+                        self.first_attempt.set()
+                        pause = FIRST_PAUSE_S
+                        if warned:
+                            logger.warning("mooncake-lookupd answers: the KV store is in use again")
+                        warned = False
+                    else:
+                        warned = True
+                wait_ms = None if self._client.up else int(pause * 1000)
+                pause = min(pause * 2, LONGEST_PAUSE_S)
+                for fd, _ in poller.poll(wait_ms):
+                    if fd == self._wake_read:
+                        os.read(self._wake_read, 4096)
+                    elif not self._still_there(session):
+                        return True
+        except SessionError as error:
+            logger.warning("session with mooncake-lookupd: %s", error)
+        finally:
+            if opened is not None:
+                opened.close()
         return warned
 
     def _still_there(self, session: Session) -> bool:
@@ -183,15 +185,30 @@ class Registrar:
             logger.warning("mooncake-lookupd ended the session")
         return bool(data)
 
-    def _send_releases(self, session: Session) -> bool:
-        requests = []
-        while self._releases:
-            requests.append(self._releases.popleft())
-        if not requests:
-            return True
-        try:
-            session.post(msg.Release(requests), _ANSWER_S)
-        except SessionError as error:
-            logger.warning("session with mooncake-lookupd: %s", error)
-            return False
-        return True
+
+def _ping(session: Session, opened: Channel | None) -> tuple[Channel | None, bool]:
+    """Open a lookup channel, or go on waiting at the one of before, and say whether a ping on it was answered.
+
+    A daemon that is stopped gets no second channel: descriptors on their way to
+    it are few in all.
+
+    Raises:
+        SessionError: the session has ended, or the daemon does not read.
+    """
+    try:
+        if opened is None:
+            opened, theirs = Channel.pair()
+            with theirs:
+                session.post(msg.LookupChannel(1), (theirs.fileno(),), _ANSWER_S)
+            opened.send(pack_message([b"ping"]))
+        answer = opened.await_status(_PING_S)
+        if answer is not False:
+            return opened, bool(answer)
+    except ChannelError as error:
+        logger.debug("lookup channel: %s", error)
+    except BaseException:
+        if opened is not None:
+            opened.close()
+        raise
+    opened.close()
+    return None, False

@@ -68,13 +68,13 @@ class Session:
             raise SessionError(f"{self.welcome.daemon}: {answer.message} [{answer.code}]", answer.code)
         return answer
 
-    def post(self, message: Any, timeout: float) -> None:
-        """Send a message that has no answer.
+    def post(self, message: Any, fds: Sequence[int], timeout: float) -> None:
+        """Send a message with descriptors that has no answer.
 
         Raises:
             SessionError: the session has ended, or the daemon does not read in time.
         """
-        _send(self.sock, pack(msg.encode(message)), (), time.monotonic() + timeout)
+        _send(self.sock, pack(msg.encode(message)), fds, time.monotonic() + timeout)
 
     def close(self) -> None:
         """Close the socket and the pidfd. The daemon sees EOF."""

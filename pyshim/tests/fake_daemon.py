@@ -1,11 +1,11 @@
 """Both daemons in one small Python process, for tests: the session protocol,
-the lookup socket, and copies that are really made, for one full-attention kind.
+lookup channels, and copies that are really made, for one full-attention kind.
 
     python fake_daemon.py RUNTIME_DIR [--autostarted] [--no-lookup-reply]
 
 It is steered through RUNTIME_DIR/control.sock, one JSON object a line:
 {"hold": true} keeps jobs back, {"hold": false} does them; {"ignore_cancel": true}
-makes it deaf to the job board; {"silent": true} leaves lookups unanswered;
+makes it deaf to the job board; {"silent": true} leaves lookups unanswered until it is false again;
 {"say": "..."} sends raw bytes (hex) to worker sessions; {"stats": true} answers.
 """
 
@@ -20,7 +20,6 @@ import threading
 import zlib
 
 import msgspec
-import zmq
 
 PACK = msgspec.msgpack.encode
 UNPACK = msgspec.msgpack.decode
@@ -104,9 +103,9 @@ class Fake:
         return True
 
     def serve_lookupd(self, conn):
-        bound = None
+        bound = namespace = None
         try:
-            for message, _ in self.frames(conn):
+            for message, fds in self.frames(conn):
                 kind = message["t"]
                 if kind == "hello":
                     if not self.hello(conn, message, "mooncake-lookupd"):
@@ -116,35 +115,38 @@ class Fake:
                     if os.path.exists(path + ".taken"):
                         self.send(conn, {"t": "error", "code": "socket_taken", "message": path + " is taken"})
                         return
-                    bound = threading.Event()
                     # As a daemon does that has another file system there.
                     unseen = os.path.exists(os.path.join(os.path.dirname(path), "unseen"))
-                    self.bind_lookup(path + ".there" if unseen else path, message["namespace"], bound)
+                    bound, namespace = path + ".there" if unseen else path, message["namespace"]
+                    with open(bound, "w"):
+                        pass
                     self.send(conn, {"t": "registered", "namespace_digest": "fake", "lookup_path": path})
-                elif kind == "release":
-                    self.stats["leases_released"] += message["reqs"]
+                elif kind == "lookup_channel":
+                    channel = socket.socket(fileno=fds[0])
+                    threading.Thread(target=self.serve_channel, args=(channel, namespace), daemon=True).start()
                 elif kind == "ping":
                     self.send(conn, {"t": "pong", "seq": message["seq"], "store_ready": True})
         except OSError:
             pass
         finally:
-            if bound is not None:
-                bound.set()
+            if bound is not None and os.path.exists(bound):
+                os.unlink(bound)
             conn.close()
 
-    def bind_lookup(self, path, namespace, stop):
-        ctx = zmq.Context()
-        sock = ctx.socket(zmq.ROUTER)
-        if os.path.exists(path):
-            os.unlink(path)
-        sock.bind("ipc://" + path)
-
-        def serve():
-            while not stop.is_set():
-                if not sock.poll(50):
-                    continue
-                peer, empty, tag, *rest = sock.recv_multipart()
-                if self.silent:
+    def serve_channel(self, conn, namespace):
+        stream = conn.makefile("rb")
+        with conn:
+            while len(head := stream.read(4)) == 4:
+                body, frames = stream.read(struct.unpack(">I", head)[0]), []
+                while body:
+                    length = struct.unpack(">I", body[:4])[0]
+                    frames.append(body[4 : 4 + length])
+                    body = body[4 + length :]
+                tag, *rest = frames
+                with self.released:  # as a stopped process: answers come late
+                    self.released.wait_for(lambda: not self.silent)
+                if tag == b"release":
+                    self.stats["leases_released"] += [name.decode() for name in rest]
                     continue
                 if tag == b"ping":
                     reply = [b"\1"]
@@ -152,21 +154,17 @@ class Fake:
                     with self.lock:
                         self.chunks.clear()
                     reply = [b"\1"]
-                elif tag in (b"lookup", b"lookup2"):
+                elif tag == b"lookup2":
                     self.stats["lookups"] += 1
-                    reply = [struct.pack(">I", self.hit(namespace, *rest[:3]))]
-                    if tag == b"lookup2":
-                        pending, self.pending_once = self.pending_once, False
-                        reply.append(rest[4] + bytes([1 if pending else 0]))
+                    pending, self.pending_once = self.pending_once, False
+                    reply = [struct.pack(">I", self.hit(namespace, *rest[:3])), rest[4] + bytes([1 if pending else 0])]
                 else:
                     reply = [b"\0"]
-                sock.send_multipart([peer, empty, *reply])
-            sock.close(0)
-            ctx.term()
-            if os.path.exists(path):
-                os.unlink(path)
-
-        threading.Thread(target=serve, daemon=True).start()
+                answer = b"".join(struct.pack(">I", len(frame)) + frame for frame in reply)
+                try:
+                    conn.sendall(struct.pack(">I", len(answer)) + answer)
+                except OSError:
+                    return
 
     def hit(self, namespace, tokens, hash_len, blob):
         tokens, hash_len = struct.unpack(">I", tokens)[0], struct.unpack(">H", hash_len)[0]

@@ -217,7 +217,7 @@ def test_registered_and_pinged_the_client_is_up(start_daemon, register):
     client, registrar = register()
     assert registrar.first_attempt.wait(PATIENCE_S) and client.up
     assert client.ask("a", 64, HASHES).tokens == 0 and daemon.stats()["lookups"] == 1
-    registrar.release(["a", "b"])
+    client.release(["a", "b"])
     until(lambda: daemon.stats()["leases_released"] == ["a", "b"])
 
 
@@ -253,7 +253,7 @@ def test_a_taken_socket_makes_it_ask_for_one_of_its_own(start_daemon, register, 
     Path(runtime_dir, "lookup.taken").touch()
     client, registrar = register()
     registrar.first_attempt.wait(PATIENCE_S)
-    assert client.up and client._endpoint.endswith("lookup_engine_01234567")
+    assert client.up and registrar.lookup_path.endswith("lookup_engine_01234567")
     assert "belongs to another engine" in caplog.text
 
 
@@ -264,7 +264,7 @@ def test_a_daemon_in_another_container_makes_the_socket_in_the_runtime_directory
     daemon = start_daemon()
     client, registrar = register(directory=str(other))
     registrar.first_attempt.wait(PATIENCE_S)
-    assert client.up and client._endpoint.endswith(f"{runtime_dir}/lookup_engine_01234567")
+    assert client.up and registrar.lookup_path.endswith(f"{runtime_dir}/lookup_engine_01234567")
     assert client.ask("a", 64, HASHES).tokens == 0 and daemon.stats()["lookups"] == 1
 
 

@@ -1,42 +1,51 @@
 import contextlib
-import os
 import random
+import select
+import socket
 import struct
 import threading
 
 import pytest
-import zmq
 
+from mooncake_sidecar.channel import MAX_FRAMES, YES, Channel, ChannelError, pack_message, split_message
+from mooncake_sidecar.frames import FrameReader
 from mooncake_sidecar.lookup import MISS, Hit, LookupClient, decode_answer
 
 
 class Server:
     """A lookup server whose answers the test writes: ``answer(frames) -> list of replies``."""
 
-    def __init__(self, path, answer):
-        self.context = zmq.Context()
-        self.sock = self.context.socket(zmq.ROUTER)
-        self.sock.bind("ipc://" + path)
+    def __init__(self, answer):
         self.answer = answer
-        self.stopping = threading.Event()
         self.seen = []
-        self.thread = threading.Thread(target=self.run)
-        self.thread.start()
+        self.socks, self.threads = [], []
 
-    def run(self):
-        while not self.stopping.is_set():
-            if self.sock.poll(10):
-                peer, empty, *frames = self.sock.recv_multipart()
-                assert empty == b""
-                self.seen.append(frames)
-                for reply in self.answer(frames):
-                    self.sock.send_multipart([peer, b"", *reply])
+    def open(self):
+        """Our end of a new channel, whose other end is served."""
+        channel, sock = Channel.pair()
+        self.socks.append(sock)
+        self.threads.append(threading.Thread(target=self.run, args=(sock,)))
+        self.threads[-1].start()
+        return channel
+
+    def run(self, sock):
+        reader = FrameReader()
+        with contextlib.suppress(OSError):
+            while data := sock.recv(1 << 16):
+                for body in reader.feed(data):
+                    frames = split_message(body)
+                    self.seen.append(frames)
+                    for reply in self.answer(frames):
+                        sock.sendall(reply if isinstance(reply, bytes) else pack_message(reply))
 
     def close(self):
-        self.stopping.set()
-        self.thread.join()
-        self.sock.close(0)
-        self.context.term()
+        for sock in self.socks:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in self.threads:
+            thread.join()
+        for sock in self.socks:
+            sock.close()
 
 
 def trailer(frames, flags=0):
@@ -44,15 +53,14 @@ def trailer(frames, flags=0):
 
 
 @pytest.fixture
-def serve(runtime_dir):
+def serve():
     servers, clients = [], []
 
     def start(answer, timeout_ms=5000, asynchronous=False):
-        path = os.path.join(runtime_dir, "lookup")
-        servers.append(Server(path, answer))
+        servers.append(Server(answer))
         client = LookupClient(timeout_ms, asynchronous)
         clients.append(client)
-        client.mark_up(path)
+        client.mark_up(servers[-1].open())
         return client, servers[-1]
 
     yield start
@@ -102,12 +110,13 @@ def test_after_a_ping_it_asks_again_and_drops_the_late_answer(serve):
         # The first question's answer arrives now, before the second's.
         return [[struct.pack(">I", 999), trailer(late[0])], [struct.pack(">I", 16), trailer(frames)]]
 
-    client, _ = serve(answer, timeout_ms=50)
+    client, server = serve(answer, timeout_ms=50)
     assert client.ask("a", 70, HASHES) == MISS
-    path = client._endpoint.removeprefix("ipc://")
-    assert client.ping(path, 5)
+    channel = server.open()
+    channel.send(pack_message([b"ping"]))
+    assert channel.await_status(5)
     client._timeout_s = 5
-    client.mark_up(path)
+    client.mark_up(channel)
     assert client.ask("a", 70, HASHES) == Hit(16)
 
 
@@ -129,7 +138,7 @@ def test_answers_of_any_shape_do_not_raise(serve):
     rng = random.Random(4)
 
     def answer(frames):
-        junk = [[rng.randbytes(rng.randrange(12)) for _ in range(rng.randrange(4))] for _ in range(5)]
+        junk = [[rng.randbytes(rng.randrange(12)) for _ in range(rng.randrange(1, 4))] for _ in range(5)]
         return [*junk, [struct.pack(">I", 16), trailer(frames)]]
 
     client, _ = serve(answer)
@@ -146,7 +155,7 @@ def test_pending_is_a_miss_to_a_synchronous_client(serve):
 def ask_until_known(client):
     answers = [client.ask("a", 70, HASHES)]
     while answers[-1] is None:
-        client._socket and client._socket.poll(100)
+        client._channel and select.select([client._channel._sock], [], [], 0.1)
         answers.append(client.ask("a", 70, HASHES))
     return answers
 
@@ -216,6 +225,7 @@ def settle(client, request_id):
 def test_reset_refused(serve):
     client, _ = serve(lambda f: [[b"\0"]])
     assert client.reset() is False
+    assert not client.up, "a later reset must not take this one's answer"
 
 
 def test_decode_random_payloads():
@@ -241,14 +251,14 @@ def test_a_request_id_of_any_length_is_asked_for(serve):
 
 
 def test_after_an_outage_nothing_of_the_old_connection_is_used(serve):
-    client, _ = serve(lambda f: [], asynchronous=True)
+    client, server = serve(lambda f: [], asynchronous=True)
     assert client.ask("a", 70, HASHES) is None
-    old, asked = client._socket, client._asked["a"]
+    old, asked = client._channel, client._asked["a"]
     client.mark_down()
-    client.mark_up(client._endpoint.removeprefix("ipc://"))
+    client.mark_up(server.open())
     asked.deadline = 0.0  # long past: its answer is lost, which says nothing about the new server
     assert client.ask("a", 70, HASHES) is None
-    assert client._socket is not old and client.up and client.counters.timeouts == 0
+    assert client._channel is not old and client.up and client.counters.timeouts == 0
 
 
 def test_many_slow_answers_hold_up_a_step_no_longer_than_one_deadline(serve):
@@ -266,3 +276,111 @@ def test_many_slow_answers_hold_up_a_step_no_longer_than_one_deadline(serve):
     assert 1 <= asked <= 4 and answers[:asked] == [Hit(64)] * asked and set(answers[asked:]) == {None}
     client.new_step()
     assert client.ask("next", 70, HASHES) == Hit(64) and client.up
+
+
+def test_releases_go_out_behind_the_questions_before_them(serve):
+    client, server = serve(lambda f: [] if f[0] == b"release" else [[struct.pack(">I", 16), trailer(f)]])
+    client.ask("a", 70, HASHES)
+    client.release(["a", "b" * 300])
+    client.ask("c", 70, HASHES)
+    assert [f[0] for f in server.seen] == [b"lookup2", b"release", b"lookup2"]
+    assert server.seen[1][1] == b"a" and len(server.seen[1]) == 3 and len(server.seen[1][2]) < 256
+
+
+def test_releases_of_an_outage_go_out_after_it(serve):
+    client, server = serve(lambda f: [] if f[0] == b"release" else [[struct.pack(">I", 16), trailer(f)]])
+    client.mark_down()
+    client.release([str(n) for n in range(MAX_FRAMES + 5)])
+    client.mark_up(server.open())
+    assert client.ask("a", 70, HASHES) == Hit(16)
+    assert [len(f) for f in server.seen] == [MAX_FRAMES, 7, 6]
+
+
+def test_a_server_that_ends_costs_a_miss_and_no_time(serve):
+    client, server = serve(lambda f: [])
+    client._open()  # the client has it already
+    server.close()
+    assert client.ask("a", 70, HASHES) == MISS and not client.up and client.counters.timeouts == 0
+
+
+def test_channels_that_nobody_took_are_closed(serve):
+    client, server = serve(lambda f: [])
+    client.mark_up(server.open())
+    server.socks[0].settimeout(30)
+    server.threads[0].join(30)
+    assert not server.threads[0].is_alive(), "the first one's end was not seen"
+
+
+def test_a_question_that_no_socket_buffer_holds(serve):
+    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f)]], timeout_ms=30_000)
+    hashes = [bytes([i % 256]) * 32 for i in range(1 << 16)]
+    assert client.ask("a", 1 << 20, hashes) == Hit(64)
+    assert server.seen[0][3] == b"".join(hashes)
+
+
+def test_a_question_that_nobody_reads_costs_its_deadline_only():
+    channel, theirs = Channel.pair()
+    client = LookupClient(50, False)
+    client.mark_up(channel)
+    with theirs:
+        assert client.ask("a", 1 << 20, [bytes(32)] * (1 << 16)) == MISS
+        assert not client.up and client.counters.timeouts == 1
+    client.close()
+
+
+def test_an_asynchronous_question_that_no_socket_buffer_holds(serve):
+    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f)]], asynchronous=True)
+    hashes = [bytes(32)] * (1 << 16)
+    while (hit := client.ask("a", 1 << 20, hashes)) is None:
+        select.select([client._channel._sock], [], [], 0.01)
+    assert hit == Hit(64) and len(server.seen) == 1
+
+
+def test_what_a_peer_does_not_read_is_bounded():
+    channel, theirs = Channel.pair()
+    with theirs, pytest.raises(ChannelError, match="does not read"):
+        for _ in range(10):
+            channel.send(bytes(16 << 20))
+    channel.close()
+
+
+def test_a_stream_that_makes_no_sense_ends_the_channel(serve):
+    client, _ = serve(lambda f: [b"\xff\xff\xff\xff"])
+    assert client.ask("a", 70, HASHES) == MISS and not client.up
+
+
+def test_messages_split_as_they_were_packed():
+    rng = random.Random(6)
+    for _ in range(2000):
+        frames = [rng.randbytes(rng.randrange(9)) for _ in range(rng.randrange(6))]
+        message = pack_message(frames)
+        assert split_message(message[4:]) == frames and len(message) == 4 + struct.unpack(">I", message[:4])[0]
+        body = rng.randbytes(rng.randrange(20))
+        with contextlib.suppress(ValueError):
+            assert pack_message(split_message(body))[4:] == body
+
+
+def test_the_answer_to_a_ping_is_found_behind_others():
+    channel, theirs = Channel.pair()
+    with theirs:
+        assert channel.await_status(0.01) is None
+        theirs.sendall(pack_message([b"\0\0\0\1", b"x"]) + pack_message(YES))
+        assert channel.await_status(5) is True
+        theirs.sendall(pack_message([b"\0"]))
+        assert channel.await_status(5) is False
+    with pytest.raises(ChannelError):
+        channel.await_status(5)
+    channel.close()
+
+
+def test_an_answer_in_pieces_is_waited_for(serve):
+    client, server = serve(lambda f: pieces(pack_message([struct.pack(">I", 64), trailer(f)])))
+    assert client.ask("a", 70, HASHES) == Hit(64) and client.ask("b", 70, HASHES) == Hit(64)
+
+
+def pieces(message):
+    return [Raw([part]) for part in message]
+
+
+class Raw(bytes):
+    """Sent as it is."""

@@ -45,6 +45,9 @@ class Lookup:
     def discard(self, request_id):
         self.hits.pop(request_id, None)
 
+    def release(self, requests):
+        pass
+
     def close(self):
         pass
 
@@ -59,9 +62,6 @@ class Registrar:
         pass
 
     def stop(self):
-        pass
-
-    def release(self, requests):
         pass
 
 

@@ -57,6 +57,9 @@ class OurLookup:
     def discard(self, request_id):
         pass
 
+    def release(self, requests):
+        pass
+
     def close(self):
         pass
 
@@ -92,9 +95,6 @@ class NoRegistrar:
         pass
 
     def stop(self):
-        pass
-
-    def release(self, requests):
         pass
 
 
