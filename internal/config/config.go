@@ -55,6 +55,13 @@ type LookupdConfig struct {
 	// LeaseTTL is how long a lookup keeps the chunks of its hit from eviction
 	// unless the engine releases them earlier. Default 30s.
 	LeaseTTL time.Duration
+	// DiskDir is the directory of the store's disk tier, empty for none.
+	DiskDir string
+	// DiskBytes is the size that the tier may reach. Default: four times StoreBytes.
+	DiskBytes Size
+	// DiskWriteBytesPerS bounds how fast the tier is written, a second. Default
+	// 256MiB.
+	DiskWriteBytesPerS Size
 	// GRPCNoReflection keeps the gRPC services from describing themselves. Default
 	// false: they do, to those who may call them.
 	GRPCNoReflection bool
@@ -84,6 +91,10 @@ type WorkerConfig struct {
 const (
 	minBatchBytes = 64 << 10
 	maxLinger     = 30 * 24 * time.Hour
+	// MinDiskBytes is the smallest disk tier that may be asked for.
+	MinDiskBytes = 64 << 20
+	maxDiskBytes = 256 << 40
+	minDiskRate  = 1 << 20
 )
 
 // SetDefaults fills in what is unset. root is the root file system, from which
@@ -95,6 +106,12 @@ func (c *LookupdConfig) SetDefaults(root fs.FS) {
 	}
 	if c.LeaseTTL == 0 {
 		c.LeaseTTL = 30 * time.Second
+	}
+	if c.DiskDir != "" && c.DiskBytes == 0 {
+		c.DiskBytes = max(4*c.StoreBytes, MinDiskBytes)
+	}
+	if c.DiskDir != "" && c.DiskWriteBytesPerS == 0 {
+		c.DiskWriteBytesPerS = 256 << 20
 	}
 }
 
@@ -113,6 +130,23 @@ func (c *LookupdConfig) faults() []error {
 	}
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {
 		faults = append(faults, fault("lease_ttl", "%s; want 1s to 1h", c.LeaseTTL))
+	}
+	return append(faults, c.diskFaults()...)
+}
+
+// diskFaults are those of the disk tier.
+func (c *LookupdConfig) diskFaults() (faults []error) {
+	switch {
+	case c.DiskDir == "" && c.DiskBytes != 0:
+		faults = append(faults, fault("disk_bytes", "%s, but no disk_dir to have them in", c.DiskBytes))
+	case c.DiskDir == "":
+	case !strings.HasPrefix(c.DiskDir, "/"):
+		faults = append(faults, fault("disk_dir", "%q is no absolute path", c.DiskDir))
+	case c.DiskBytes < MinDiskBytes || c.DiskBytes > maxDiskBytes:
+		faults = append(faults, fault("disk_bytes", "%s; want %s to %s", c.DiskBytes, Size(MinDiskBytes), Size(maxDiskBytes)))
+	}
+	if c.DiskDir != "" && c.DiskWriteBytesPerS < minDiskRate {
+		faults = append(faults, fault("disk_write_bytes_per_s", "%s; want at least %s, and for no bound more than the disk can do", c.DiskWriteBytesPerS, Size(minDiskRate)))
 	}
 	return faults
 }

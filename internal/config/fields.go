@@ -154,6 +154,9 @@ func (c *LookupdConfig) Fields() []Field {
 	fields := append(c.Common.fields(),
 		named(SectionLookupd, "store_bytes", "a quarter of the memory", "`size` of the shared-memory store, like 16GiB").size(&c.StoreBytes),
 		named(SectionLookupd, "lease_ttl", "30s", "`time` a lookup keeps its hit from eviction").duration(&c.LeaseTTL),
+		named(SectionLookupd, "disk_dir", "none", "`directory` on a local disk for chunks that memory has no room for; it is made if its parent is there").text(&c.DiskDir),
+		named(SectionLookupd, "disk_bytes", "four times store_bytes", "`size` of the file in --disk-dir").size(&c.DiskBytes),
+		named(SectionLookupd, "disk_write_bytes_per_s", "256MiB", "`size` of what is written to --disk-dir in a second, at most; chunks beyond are dropped").size(&c.DiskWriteBytesPerS),
 		named(SectionLookupd, "grpc_no_reflection", "false", "do not let the gRPC services on the socket describe themselves to clients like grpcurl").bool(&c.GRPCNoReflection),
 	)
 	return append(fields, c.HTTP.fields(SectionLookupd, "9790")...)

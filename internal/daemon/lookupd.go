@@ -73,6 +73,13 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	defer func() { err = errors.Join(err, segment.Close()) }()
 	defer ops.close() //nolint:contextcheck // before the segment: a scrape reads it
 	sup.settled(log)
+	tier, err := newDiskTier(cfg, log)
+	if err != nil {
+		return err
+	}
+	if tier != nil {
+		master.SetTier(tier)
+	}
 	limitMemory()
 	ops.watchStore(master.Stats)
 	ops.registry.AddStore(master.Stats)
@@ -130,6 +137,9 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	}
 	defer fast.Stop(stopTimeout)
 	background.Go(func() { maintain(ctx, master, sup, log) })
+	if tier != nil {
+		background.Go(func() { runDiskTier(ctx, tier, log) })
+	}
 	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
 		"store_bytes", cfg.StoreBytes.String(), "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
 	ops.serving(ctx)

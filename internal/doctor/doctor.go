@@ -59,6 +59,10 @@ type System struct {
 	Stat func(path string) (Owner, error)
 	// SpaceBytes returns the size of the file system at a path.
 	SpaceBytes func(path string) (total, free uint64, err error)
+	// InMemory tells whether the file system at a path keeps its files in memory.
+	InMemory func(path string) (bool, error)
+	// Writable tells whether the process may make files in a directory.
+	Writable func(path string) error
 	// Served tells whether somebody listens on a Unix socket.
 	Served func(path string) bool
 	// Daemons lists the daemons that answer in the runtime directory.
@@ -71,6 +75,9 @@ type System struct {
 type Settings struct {
 	RuntimeDir string
 	StoreBytes uint64
+	// DiskDir and DiskBytes are those of the disk tier; "" for none.
+	DiskDir   string
+	DiskBytes uint64
 	// Version is our own.
 	Version string
 	// PythonPath is for messages.
@@ -88,7 +95,7 @@ type check struct {
 // checks in the order of the report.
 func checks() []check {
 	return []check{
-		{"memory", memory}, {"shm", devShm}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages},
+		{"memory", memory}, {"shm", devShm}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages}, {"disk", disk},
 		{"runtime_dir", runtimeDir}, {"sockets", sockets}, {"daemons", daemons}, {"umask", umask}, {"ptrace", ptrace},
 		{"expandable_segments", expandableSegments}, {"vllm", vllm}, {"hash", hashSeed},
 	}

@@ -30,6 +30,8 @@ func machine() (*System, *Settings, fstest.MapFS, map[string]string) {
 		Root: files, Env: func(name string) (string, bool) { v, is := env[name]; return v, is }, UID: 7,
 		Stat:       func(string) (Owner, error) { return Owner{UID: 7, Mode: fs.ModeDir | 0o700}, nil },
 		SpaceBytes: func(string) (uint64, uint64, error) { return 32 * gib, 31 * gib, nil },
+		InMemory:   func(string) (bool, error) { return false, nil },
+		Writable:   func(string) error { return nil },
 		Served:     func(string) bool { return true },
 		Daemons: func(context.Context) []Daemon {
 			return []Daemon{{Name: "mooncake-lookupd", Version: "v1.2.3", Socket: "/run/mc/lookupd.sock", PID: 5, Ready: true}}
@@ -73,6 +75,10 @@ func TestFindings(t *testing.T) {
 	space := func(total, free uint64, err error) func(*world) {
 		return func(w *world) { w.s.SpaceBytes = func(string) (uint64, uint64, error) { return total, free, err } }
 	}
+	missing := func(string) (Owner, error) { return Owner{}, fs.ErrNotExist }
+	is := func(mode fs.FileMode) func(string) (Owner, error) {
+		return func(string) (Owner, error) { return Owner{UID: 7, Mode: mode}, nil }
+	}
 	running := func(d ...Daemon) func(*world) {
 		return func(w *world) { w.s.Daemons = func(context.Context) []Daemon { return d } }
 	}
@@ -85,9 +91,19 @@ func TestFindings(t *testing.T) {
 		"no meminfo":           {func(w *world) { delete(w.files, "proc/meminfo") }, "memory", Warning, "can't be read"},
 		"store beyond machine": {func(w *world) { w.c.StoreBytes = 65 * gib }, "memory", Failure, "does not fit a machine of 64GiB"},
 		"store beyond free":    {func(w *world) { w.c.StoreBytes = 50 * gib }, "memory", Warning, "48GiB that are available"},
-		"small shm":            {space(64<<20, 60<<20, nil), "shm", Warning, "only 64MiB large"},
-		"full shm":             {space(32*gib, gib, nil), "shm", Warning, "1GiB of 32GiB free"},
-		"no shm":               {space(0, 0, errors.New("gone")), "shm", Warning, "gone"},
+		"no disk dir":          {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = missing }, "disk", Failure, "its parent"},
+		"disk file":            {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = is(0o644) }, "disk", Failure, "no directory"},
+		"disk not writable":    {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Writable = func(string) error { return fs.ErrPermission } }, "disk", Failure, "can't be written"},
+		"disk in memory":       {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.InMemory = func(string) (bool, error) { return true, nil } }, "disk", Failure, "in memory"},
+		"disk too full":        {func(w *world) { w.c.DiskDir, w.c.DiskBytes = "/x/kv", 100*gib }, "disk", Warning, "100GiB"},
+		"disk gone": {func(w *world) {
+			w.c.DiskDir = "/x/kv"
+			w.s.InMemory = func(string) (bool, error) { return false, errors.New("stale handle") }
+		}, "disk", Failure, "stale handle"},
+		"disk":      {func(w *world) { w.c.DiskDir, w.c.DiskBytes = "/x/kv", gib }, "disk", OK, "1GiB"},
+		"small shm": {space(64<<20, 60<<20, nil), "shm", Warning, "only 64MiB large"},
+		"full shm":  {space(32*gib, gib, nil), "shm", Warning, "1GiB of 32GiB free"},
+		"no shm":    {space(0, 0, errors.New("gone")), "shm", Warning, "gone"},
 		"killed by its group": {func(w *world) {
 			file("proc/self/cgroup", "0::/a/b\n")(w)
 			file("sys/fs/cgroup/a/memory.max", "8589934592\n")(w)

@@ -49,6 +49,7 @@ print(json.dumps({"vllm": vllm, "sidecar": version("mooncake-sidecar"), "hash_al
 func NewSystem(python string, daemons func(context.Context) []Daemon) *System {
 	s := &System{
 		Root: os.DirFS("/"), Env: os.LookupEnv, UID: os.Geteuid(), Stat: stat, SpaceBytes: space, Served: served, Daemons: daemons,
+		InMemory: inMemory, Writable: writable,
 	}
 	if python != "" {
 		var once sync.Once
@@ -80,6 +81,21 @@ func space(path string) (total, free uint64, err error) {
 		return 0, 0, &fs.PathError{Op: "statfs", Path: path, Err: err}
 	}
 	return st.Blocks * uint64(st.Bsize), st.Bavail * uint64(st.Bsize), nil
+}
+
+func inMemory(path string) (bool, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return false, &fs.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	return st.Type == unix.TMPFS_MAGIC || st.Type == unix.RAMFS_MAGIC, nil
+}
+
+func writable(path string) error {
+	if err := unix.Access(path, unix.W_OK|unix.X_OK); err != nil {
+		return &fs.PathError{Op: "access", Path: path, Err: err}
+	}
+	return nil
 }
 
 // served takes a socket for served in doubt: only a refusal proves otherwise.

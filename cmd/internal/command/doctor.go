@@ -50,7 +50,7 @@ func (d *Daemon) doctorCommand() *cli.Command {
 				python = guessPython(c.Context, system, list)
 			}
 			findings := doctor.Run(c.Context, system, &doctor.Settings{
-				RuntimeDir: dir, StoreBytes: storeBytes(settings), Version: version.Version, PythonPath: python, HashAlgorithm: c.String("hash-algo"),
+				RuntimeDir: dir, StoreBytes: storeBytes(settings), DiskDir: valueOf(settings, "disk_dir"), DiskBytes: diskBytes(settings), Version: version.Version, PythonPath: python, HashAlgorithm: c.String("hash-algo"),
 			})
 			if c.Bool("json") {
 				err = printJSON(d.Out, findings)
@@ -92,6 +92,24 @@ func storeBytes(settings []config.Setting) uint64 {
 	lookupd := &config.LookupdConfig{}
 	lookupd.SetDefaults(config.MachineRoot())
 	return uint64(lookupd.StoreBytes)
+}
+
+// valueOf returns a setting's value, "" for one that the daemon does not have.
+func valueOf(settings []config.Setting, key string) string {
+	for _, s := range settings {
+		if s.Key == key {
+			return s.Value
+		}
+	}
+	return ""
+}
+
+func diskBytes(settings []config.Setting) uint64 {
+	size, err := config.ParseSize(valueOf(settings, "disk_bytes"))
+	if err != nil {
+		return 0
+	}
+	return uint64(size)
 }
 
 func runningDaemons(ctx context.Context, dir string) []doctor.Daemon {
