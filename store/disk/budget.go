@@ -36,7 +36,7 @@ func (b *budget) spend(now time.Time, bytes int) {
 	}
 }
 
-// fill stands clocks that go back: what they went back by is lost.
+// fill stands clocks that go back: time counts while it goes forth.
 func (b *budget) fill(now time.Time) {
 	if passed := now.Sub(b.at); passed > 0 {
 		b.level = min(b.level+b.rate*passed.Seconds(), b.rate)
