@@ -1,6 +1,6 @@
 """The store's segment and an engine's KV memory, read (and damaged on purpose) from outside through /proc.
 
-The layout is that of store/embedded/layout.go, format 1; a header that does not fit it is refused.
+The layout is that of store/embedded/layout.go, format 2; a header that does not fit it is refused.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import pathlib
 import struct
 
 MAGIC = b"MCSIDSEG"
-FORMAT = 1
+FORMAT = 2
 PAGE = 4096
-_SESSIONS, _NAMESPACES = 256 * 32, 128 * (16 << 10)
-_RECORD, _SLOT_ENTRY, _SLAB_ENTRY = 64, 16, 8
+_SESSIONS, _NAMESPACES, _TAGS = 256 * 32, 128 * (16 << 10), 1024 * 256
+_RECORD, _SLOT_ENTRY, _SLAB_ENTRY = 64, 8, 8
 _MIN_SLAB = 2 << 20
 _ACTIVE = 2
 _NO_SLOT = 0xFFFFFFFF
+_LINK_BITS = 25
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,13 +58,14 @@ class Segment:
         for length in (
             _SESSIONS,
             _NAMESPACES,
+            _TAGS,
             self.slabs * _SLAB_ENTRY,
             self.records * _RECORD,
             self.slabs * self.slots_per_slab * _SLOT_ENTRY,
         ):
             places.append(at)
             at = -(-(at + length) // PAGE) * PAGE
-        _, _, self._slabs_at, self._records_at, self._slots_at = places
+        _, _, _, self._slabs_at, self._records_at, self._slots_at = places
         self.data_offset = -(-at // _MIN_SLAB) * _MIN_SLAB
         if self.data_offset + self.slabs * self.slab_bytes != struct.unpack_from("<Q", header, 56)[0]:
             raise RuntimeError("the segment's geometry is not what this reader computes")
@@ -76,17 +78,19 @@ class Segment:
 
     def chunks(self) -> list[Chunk]:
         """Every chunk that is whole, by depth."""
-        table = os.pread(self.fd, self.records * _RECORD, self._records_at)
+        (ready,) = struct.unpack("<I", os.pread(self.fd, 4, 84))  # those behind were never used
+        table = os.pread(self.fd, min(ready, self.records) * _RECORD, self._records_at)
         found = []
         for i in range(0, len(table), _RECORD):
-            namespace, group, packed, slot = struct.unpack_from("<HHII", table, i + 48)
+            namespace, group, packed, slot = struct.unpack_from("<HHII", table, i + 40)
             if packed >> 24 != _ACTIVE:
                 continue
             shards = []
             while slot != _NO_SLOT:
-                checksum, following, _, number = struct.unpack("<IIIB", os.pread(self.fd, 13, self._slots_at + slot * _SLOT_ENTRY))
+                checksum, link = struct.unpack("<II", os.pread(self.fd, 8, self._slots_at + slot * _SLOT_ENTRY))
+                number = link >> (_LINK_BITS + 1)
                 shards.append(Shard(number, self._slot_offset(slot), checksum, self._slots_at + slot * _SLOT_ENTRY))
-                slot = following
+                slot = _NO_SLOT if link >> _LINK_BITS & 1 else (link & (1 << _LINK_BITS) - 1) - 1
             found.append(Chunk(table[i : i + 32], namespace, group, packed & 0xFFFFFF, tuple(shards)))
         return sorted(found, key=lambda c: c.depth)
 
