@@ -35,8 +35,10 @@ type handler struct {
 	view   View
 	hashes kv.HashBlob
 	exists coordinator.ExistsFunc
-	// due is the lease that its answer owes.
+	// due is what its answer owes: a lease, and that the sampler is shown the
+	// hashes.
 	due struct {
+		shown   kv.HashBlob
 		owed    bool
 		request wire.Request
 		found   coordinator.Lookup
@@ -64,10 +66,10 @@ func (h *handler) handle(frames [][]byte) [][]byte {
 	return reply
 }
 
-// answer answers one request. A lease is granted by finish, so that the engine
-// need not wait for it.
+// answer answers one request. What else it asks for is done by finish, so that
+// the engine need not wait for it.
 func (h *handler) answer(frames [][]byte) (reply [][]byte) {
-	h.due.owed = false
+	h.due.owed, h.due.shown = false, kv.HashBlob{}
 	defer func() {
 		if fault := recover(); fault != nil {
 			reply = h.panicked(fault)
@@ -120,7 +122,7 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 	if r.Kind == wire.KindLookup2 && found.HitTokens > 0 {
 		h.due.owed, h.due.request, h.due.found = true, *r, found
 	}
-	h.sampling.note(r.Hashes)
+	h.due.shown = r.Hashes
 	h.counters.lookups.Add(1)
 	if found.HitTokens == 0 {
 		h.counters.misses.Add(1)
@@ -156,19 +158,22 @@ func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
 	return h.rules.LookupInto(h.tails[:0], r.Tokens, r.Hashes.Len(), h.exists)
 }
 
-// finish grants the lease that the last answer owes.
+// finish grants the lease that the last answer owes, and shows the sampler what
+// was looked up.
 //
 // REQUIRES: the frames of that request are as they were.
 func (h *handler) finish() {
-	if !h.due.owed {
-		return
-	}
-	h.due.owed = false
+	owed, shown := h.due.owed, h.due.shown
+	h.due.owed, h.due.shown = false, kv.HashBlob{}
 	defer func() {
 		if fault := recover(); fault != nil {
 			h.panicked(fault)
 		}
 	}()
+	h.sampling.note(shown)
+	if !owed {
+		return
+	}
 	if err := h.grant(&h.due.request, &h.due.found); err != nil {
 		h.fail(ReasonUnservable, err)
 	}

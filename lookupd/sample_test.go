@@ -2,11 +2,13 @@ package lookupd
 
 import (
 	"bytes"
+	"log/slog"
 	"slices"
 	"testing"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/internal/missratio"
+	"github.com/mooncake-sidecar/sidecar/internal/wire"
 )
 
 // shown keeps what a sampler is shown: of each chunk the first byte of its hash.
@@ -59,5 +61,28 @@ func TestSampling(t *testing.T) {
 	b.Model = "n"
 	if c := newSampling(&shown{}, &b); a.scope.Salt == c.scope.Salt {
 		t.Error("two namespaces have one salt")
+	}
+}
+
+// A lookup is shown to the sampler behind its answer, once; other requests are
+// not shown.
+func TestLookupsAreSampled(t *testing.T) {
+	got, h := &shown{}, newBareHandler(t)
+	h.sampling, h.log = newSampling(got, &h.engine.spec), slog.New(slog.DiscardHandler)
+	hashBytes := h.engine.spec.HashBytes
+	blob := bytes.Repeat([]byte{7}, 5*hashBytes)
+	h.answer(wire.EncodeLookup(5*16, hashBytes, blob))
+	if got.chunks != nil {
+		t.Error("shown before the answer is out")
+	}
+	h.finish()
+	if want := bytes.Repeat([]byte{7}, 5); !bytes.Equal(got.chunks, want) {
+		t.Errorf("shown %v, want %v", got.chunks, want)
+	}
+	got.chunks = nil
+	h.finish()
+	h.handle([][]byte{[]byte("nonsense")})
+	if got.chunks != nil {
+		t.Error("shown again")
 	}
 }
