@@ -5,7 +5,8 @@
 // Several builds are compared in one run, in turns, so that what else the
 // machine does falls on all of them. A round starts fresh daemons. "first" is a
 // load into blocks that nobody has touched, "warm" one into blocks that were
-// loaded before. Times are medians in microseconds: what the engine waits for
+// loaded before. "copy-in" and "copy-out" are the yardstick: one thread copies the
+// same pieces. Times are medians in microseconds: what the engine waits for
 // (from the job's frame to the result's arrival), and what the worker says of
 // it. On a machine that others use too, the worker's processor time says more
 // than the wait.

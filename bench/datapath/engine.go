@@ -28,6 +28,7 @@ const (
 // engine is a rank of a vLLM engine as the worker sees it.
 type engine struct {
 	g      geometry
+	verify bool
 	conn   *unixmsg.Conn
 	frames *connector.FrameReader
 	kv     *shm.Segment
@@ -35,8 +36,8 @@ type engine struct {
 	job    uint64
 }
 
-func newEngine(ctx context.Context, dir string, g geometry) (_ *engine, err error) {
-	e := &engine{g: g}
+func newEngine(ctx context.Context, dir string, g geometry, verify bool) (_ *engine, err error) {
+	e := &engine{g: g, verify: verify}
 	defer func() {
 		if err != nil {
 			e.close()
@@ -93,7 +94,7 @@ func (e *engine) registration(blocks int) *connector.Register {
 		},
 		ShardByGroup: []int{0}, PutStride: []int{1}, PutPhase: []int{0},
 		Regions:  []connector.KVRegion{{Kind: "memfd", FD: 0, Bytes: uint64(blocks * e.g.shardBytes())}},
-		JobBoard: 1, JobSlots: jobSlots, LookupEngine: engineName, Verify: true,
+		JobBoard: 1, JobSlots: jobSlots, LookupEngine: engineName, Verify: e.verify,
 	}
 	for layer := range e.g.Layers {
 		reg.Segments = append(reg.Segments, connector.KVSegment{

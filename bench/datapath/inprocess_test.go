@@ -63,7 +63,7 @@ func benchmarkJob(b *testing.B, g geometry, do func(e *engine, i int) (*connecto
 			b.Error(err)
 		}
 	})
-	e, err := newEngine(ctx, dir, g)
+	e, err := newEngine(ctx, dir, g, true)
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -12,8 +12,10 @@ import (
 type Sample struct {
 	Build string `json:"build"`
 	Size  string `json:"size"`
-	// Kind is store (of the first prompt), first, warm, restore (of another prompt) or, with busy threads, alone and beside.
-	Kind string `json:"kind"`
+	// Kind is store (of the first prompt), first, warm, restore (of another prompt),
+	// copy-in and copy-out (the yardstick) or, with busy threads, alone and beside.
+	Kind  string `json:"kind"`
+	Round int    `json:"round"`
 	// Wall is what the engine waited; Ask, Move and Daemon are the worker's words,
 	// CPU and Faults what its process used. All times in microseconds.
 	Wall   float64 `json:"wall_us"`
@@ -33,7 +35,7 @@ func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) (
 		return nil, err
 	}
 	defer d.stop()
-	e, err := newEngine(ctx, d.dir, g)
+	e, err := newEngine(ctx, d.dir, g, !b.Unverified)
 	if err != nil {
 		return nil, err
 	}
@@ -44,21 +46,26 @@ func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) (
 	if o.Busy > 0 {
 		return runBusy(o, b, e, prompt)
 	}
-	m := &meter{b: b, e: e, pid: d.worker.Process.Pid}
+	m := &meter{b: b, e: e, round: round, pid: d.worker.Process.Pid}
 	m.measure("store", func() (time.Duration, *connector.Result, error) { return e.store(prompt) })
 	time.Sleep(o.Settle / 4)
-	for i := range 1 + o.Warm {
-		kind := "warm"
-		if i == 0 {
-			kind = "first"
-		}
-		m.measure(kind, func() (time.Duration, *connector.Result, error) { return e.load(prompt) })
+	yard := newCopies(e)
+	m.measure("first", func() (time.Duration, *connector.Result, error) { return e.load(prompt) })
+	for i := range o.Warm {
+		m.measure("warm", func() (time.Duration, *connector.Result, error) { return e.load(prompt) })
+		m.add("copy-in", yard.in(2))
+		m.measure("restore", func() (time.Duration, *connector.Result, error) { return e.store(prompt + 1 + i) })
+		m.add("copy-out", yard.out(0))
 	}
-	m.measure("restore", func() (time.Duration, *connector.Result, error) { return e.store(prompt + 1) })
 	if m.err == nil && !e.loaded() {
 		m.err = errors.New("the loaded bytes are not the stored ones")
 	}
 	return m.samples, m.err
+}
+
+// add notes a measurement without daemons.
+func (m *meter) add(kind string, took time.Duration) {
+	m.samples = append(m.samples, Sample{Build: m.b.Name, Size: m.e.g.String(), Kind: kind, Round: m.round, Wall: micros(took)})
 }
 
 // meter collects samples until the first error.
@@ -66,6 +73,7 @@ type meter struct {
 	b       Build
 	e       *engine
 	pid     int
+	round   int
 	samples []Sample
 	err     error
 }
@@ -91,7 +99,7 @@ func (m *meter) measure(kind string, do func() (time.Duration, *connector.Result
 	}
 	used := after.minus(before)
 	m.samples = append(m.samples, Sample{
-		Build: m.b.Name, Size: m.e.g.String(), Kind: kind, Wall: micros(took), Ask: float64(r.AskMicros), Move: float64(r.MoveMicros),
+		Build: m.b.Name, Size: m.e.g.String(), Kind: kind, Round: m.round, Wall: micros(took), Ask: float64(r.AskMicros), Move: float64(r.MoveMicros),
 		Daemon: float64(r.Micros), CPU: micros(used.cpu), Faults: float64(used.faults),
 	})
 }

@@ -2,16 +2,22 @@ package datapath
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
 
 // Build is a directory of daemons to measure.
-type Build struct{ Name, Dir string }
+type Build struct {
+	Name, Dir string
+	// Unverified: loads do not compare checksums.
+	Unverified bool
+}
 
 // geometry is a load's size and how its blocks lie in the engine's memory.
 type geometry struct {
@@ -33,6 +39,7 @@ var geometries = []geometry{
 	{2048, 2 << 10, 16, 4},
 	{8192, 2 << 10, 16, 4},
 	{8192, 2 << 10, 128, 4},
+	{8192, 4 << 10, 128, 32},
 	{2048, 64 << 10, 16, 32},
 	{2048, 64 << 10, 128, 32},
 	{8192, 64 << 10, 16, 32},
@@ -51,7 +58,13 @@ type Options struct {
 	// Busy threads compute in the engine while stores go on; 0 measures loads and
 	// stores instead.
 	Busy int
-	// Only sizes whose name has this text are measured.
+	// Unverified measures each build without verification too.
+	Unverified bool
+	// Peers are stores to measure beside: intree, lmcache.
+	Peers []string
+	// Root is the repository, Python its interpreter; peers need them.
+	Root, Python string
+	// Only sizes of this name, or with this part in it, are measured; empty: all.
 	Only string
 	// Out takes the tables.
 	Out io.Writer
@@ -76,9 +89,16 @@ func Run(ctx context.Context, o *Options) ([]Sample, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
+	if o.Unverified {
+		builds := o.Builds
+		o.Builds = nil
+		for _, b := range builds {
+			o.Builds = append(o.Builds, b, Build{Name: b.Name + "/unverified", Dir: b.Dir, Unverified: true})
+		}
+	}
 	var all []Sample
 	for _, g := range geometries {
-		if !strings.Contains(g.String(), o.Only) {
+		if parts := strings.Split(g.String(), "/"); o.Only != "" && o.Only != g.String() && !slices.Contains(parts, o.Only) {
 			continue
 		}
 		samples, err := measure(ctx, o, g)
@@ -86,6 +106,7 @@ func Run(ctx context.Context, o *Options) ([]Sample, error) {
 			return nil, fmt.Errorf("datapath: %s: %w", g, err)
 		}
 		printTable(o, g, samples)
+		printYardsticks(o, samples)
 		all = append(all, samples...)
 	}
 	return all, nil
@@ -93,6 +114,11 @@ func Run(ctx context.Context, o *Options) ([]Sample, error) {
 
 // measure measures one size.
 func measure(ctx context.Context, o *Options, g geometry) (samples []Sample, err error) {
+	peers, err := startPeers(ctx, o, g)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, peers.stop()) }()
 	for round := range o.Rounds {
 		for turn := range o.Builds {
 			if ctx.Err() != nil {
@@ -108,6 +134,11 @@ func measure(ctx context.Context, o *Options, g geometry) (samples []Sample, err
 			}
 			samples = append(samples, got...)
 		}
+		got, err := peers.round(ctx, round)
+		if err != nil {
+			return nil, err
+		}
+		samples = append(samples, got...)
 	}
 	return samples, nil
 }
