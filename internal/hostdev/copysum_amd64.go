@@ -6,95 +6,144 @@ import (
 	"golang.org/x/sys/cpu"
 )
 
-// hasCRC: the processor has the instruction (SSE 4.2). All servers since 2008
-// have.
-var hasCRC = cpu.X86.HasSSE42
-
-// maxStream bounds what is copied in one call, which the scheduler can't
-// interrupt: three of them take about 10 us.
-const maxStream = 32 << 10
-
 const (
-	// lineBytes is what a stream's length is a multiple of.
+	// lineBytes is what kernels copy a multiple of, to a multiple of: a write past
+	// the caches is of a whole line, or costs as much as two.
 	lineBytes = 64
-	wordBytes = 8
+	// shortest is what a kernel begins with, its first round.
+	shortest = 256
+	// longest bounds what is copied in one call, which the scheduler can't
+	// interrupt: it takes about 10 us.
+	longest = 128 << 10
 )
 
-// copier copies pieces of one length.
-type copier struct {
-	// streams are the lengths that are copied three at a time, longest first; what
-	// is left, less than three lines, is one stream.
-	streams []stream
+// kernel is a way to copy and sum: the width of the registers it is done with.
+type kernel int
+
+const (
+	portable kernel = iota // the library's, on machines from before 2010
+	xmm                    // SSE 4.2 and PCLMULQDQ
+	ymm                    // AVX2 and VPCLMULQDQ: AMD Zen 3, Intel's without AVX-512
+	zmm                    // AVX-512 and VPCLMULQDQ: AMD Zen 4, Intel Ice Lake
+)
+
+// fastest returns the widest kernel that the processor has, and whose registers
+// the system keeps.
+func fastest() kernel {
+	x := &cpu.X86
+	if !x.HasSSE42 || !x.HasPCLMULQDQ {
+		return portable
+	}
+	if !x.HasAVX2 {
+		return xmm
+	}
+	// The package knows VPCLMULQDQ only along with AVX-512. Processors with AVX2
+	// have the leaf that tells.
+	const vpclmulqdq = 1 << 10
+	switch {
+	case x.HasAVX512F && x.HasAVX512VPCLMULQDQ:
+		return zmm
+	case cpuid7()&vpclmulqdq != 0:
+		return ymm
+	}
+	return xmm
 }
 
-// newCopier prepares for pieces of so many bytes; others are copied as well,
-// just slower.
-func newCopier(bytes int) *copier {
-	c := &copier{}
-	if !hasCRC {
-		return c
-	}
-	if bytes >= 3*maxStream {
-		c.streams = append(c.streams, newStream(maxStream))
-		bytes %= 3 * maxStream
-	}
-	if n := bytes / 3 / lineBytes * lineBytes; n > 0 {
-		c.streams = append(c.streams, newStream(n))
-	}
-	return c
+// accumulators is how many registers a kernel folds into: what it takes to hide
+// the three to eight cycles that a fold takes.
+const accumulators = 4
+
+// registerBytes is the width of the kernel's registers.
+func (k kernel) registerBytes() int { return 16 << (k - xmm) }
+
+// folds are the multipliers that move 16 bytes on.
+//
+// A CRC is a remainder: of the bytes, read as a polynomial over the field of two
+// elements, first bit first, divided by the CRC's own. So what was read so far
+// may be replaced by anything with the same remainder, as short as 16 bytes: with
+// n bits more to come it counts x^n times, and x^n may be replaced by its
+// remainder, of 32 bits. A fold multiplies both halves of 16 bytes by theirs and
+// adds the bytes n bits later. At the end the 16 bytes are summed as any others.
+//
+// The layout is known to the assembly.
+type folds struct {
+	round [2]uint64 // as far as all accumulators are wide, for the first half and the second
+	next  [2]uint64 // as far as one is
 }
 
-// stream is a length and how a CRC is carried over so many bytes.
-type stream struct {
-	bytes int
-	shift [4][256]uint32
+func newFolds(k kernel) folds {
+	distance := func(bytes int) [2]uint64 {
+		// The first half is 64 bits further away. One less each: the product of two
+		// numbers with the first bit lowest comes out one bit too far on.
+		return [2]uint64{remainder(8*bytes + 64 - 1), remainder(8*bytes - 1)}
+	}
+	width := k.registerBytes()
+	return folds{round: distance(accumulators * width), next: distance(width)}
 }
 
-// newStream computes the tables of a length: what each byte of a CRC becomes
-// when so many zero bytes follow it. The CRC is linear.
-func newStream(bytes int) stream {
-	s := stream{bytes: bytes}
-	zeros := make([]byte, bytes)
-	raw := func(crc uint32) uint32 { return ^crc32.Update(^crc, castagnoli(), zeros) }
-	for i := range s.shift {
-		for bit := range 8 {
-			one := raw(1 << (8*i + bit))
-			for v := range 1 << bit {
-				s.shift[i][1<<bit|v] = s.shift[i][v] ^ one
-			}
+// remainder returns that of x^n by the CRC's polynomial, as 64 bits with the
+// coefficient of x^0 highest.
+func remainder(n int) uint64 {
+	r := uint32(1) << 31
+	for range n {
+		carry := r & 1
+		r >>= 1
+		if carry != 0 {
+			r ^= crc32.Castagnoli
 		}
 	}
-	return s
+	return uint64(r) << 32
 }
 
-// after returns what crc becomes after the stream's length in zeros.
-func (s *stream) after(crc uint32) uint32 {
-	return s.shift[0][byte(crc)] ^ s.shift[1][byte(crc>>8)] ^ s.shift[2][byte(crc>>16)] ^ s.shift[3][crc>>24]
+// copier copies with one kernel.
+type copier struct {
+	kernel kernel
+	folds  folds
+}
+
+// newCopier returns the fastest copier; it is as fast for pieces of any length.
+func newCopier(int) *copier { return fastest().copier() }
+
+func (k kernel) copier() *copier {
+	if k == portable {
+		return &copier{}
+	}
+	return &copier{kernel: k, folds: newFolds(k)}
 }
 
 // copySum copies src to dst and returns the CRC-32C of everything so far. It
 // sums the very words that it writes, each read once.
 //
-// The writes go past the caches: who reads them next is another process, later.
-// They are ordered before whatever is written after fence.
+// The writes go past the caches, but for those of less than a line: who reads
+// them next is another process, later. They are ordered before whatever is
+// written after fence.
 //
 // REQUIRES: len(dst) == len(src).
 func (c *copier) copySum(dst, src []byte, sum uint32) uint32 {
-	crc := ^sum
-	for i := range c.streams {
-		s := &c.streams[i]
-		for len(src) >= 3*s.bytes {
-			sums := [3]uint32{crc}
-			copySum3(dst, src, s.bytes, &sums)
-			crc = s.after(s.after(sums[0])^sums[1]) ^ sums[2]
-			dst, src = dst[3*s.bytes:], src[3*s.bytes:]
-		}
+	if c.kernel == portable || len(src) < shortest {
+		return copyThenSum(dst, src, sum)
 	}
-	if n := len(src) / wordBytes * wordBytes; n > 0 && hasCRC {
-		crc = copySum1(dst[:n], src[:n], crc)
+	if head := -addressOf(dst) % lineBytes; head != 0 {
+		sum = copyThenSum(dst[:head], src[:head], sum)
+		dst, src = dst[head:], src[head:]
+	}
+	crc := ^sum
+	for len(src) >= shortest {
+		n := min(len(src)/lineBytes*lineBytes, longest)
+		switch c.kernel {
+		case zmm:
+			crc = copyZMM(dst[:n], src[:n], crc, &c.folds)
+		case ymm:
+			crc = copyYMM(dst[:n], src[:n], crc, &c.folds)
+		default:
+			crc = copyXMM(dst[:n], src[:n], crc, &c.folds)
+		}
 		dst, src = dst[n:], src[n:]
 	}
-	return copyThenSum(dst, src, ^crc)
+	if len(src) > 0 {
+		return copyThenSum(dst, src, ^crc)
+	}
+	return ^crc
 }
 
 // fence orders the copies made so far before what is written next. A goroutine
@@ -102,21 +151,22 @@ func (c *copier) copySum(dst, src []byte, sum uint32) uint32 {
 // instruction, which orders them as well.
 func fence() { storeFence() }
 
-// copySum3 copies three streams of so many bytes that lie one behind the other,
-// and carries each one's CRC on.
+// copyZMM copies src and carries its CRC on, with the kernel's registers.
 //
-// REQUIRES: stream is a multiple of 64 and not 0, dst and src have three of it,
-// SSE 4.2.
+// REQUIRES: len(src) is a multiple of lineBytes and at least shortest, dst is as
+// long and at a multiple of lineBytes, k is the kernel's.
 //
 //go:noescape
-func copySum3(dst, src []byte, stream int, sums *[3]uint32)
+func copyZMM(dst, src []byte, crc uint32, k *folds) uint32
 
-// copySum1 copies src and carries its CRC on.
-//
-// REQUIRES: len(src) is a multiple of 8 and not 0, dst is as long, SSE 4.2.
-//
 //go:noescape
-func copySum1(dst, src []byte, sum uint32) uint32
+func copyYMM(dst, src []byte, crc uint32, k *folds) uint32
+
+//go:noescape
+func copyXMM(dst, src []byte, crc uint32, k *folds) uint32
 
 //go:noescape
 func storeFence()
+
+// cpuid7 returns a word of the processor's features.
+func cpuid7() (ecx uint32)

@@ -1,73 +1,228 @@
 #include "textflag.h"
 
-// One word of each of the three streams: read, summed, written past the caches.
-// The CRC instruction takes three cycles and a new one can begin in each: three
-// streams keep it busy.
-#define WORD(at) \
-	MOVQ at(SI), R11 \
-	MOVQ at(SI)(R8*1), R12 \
-	MOVQ at(SI)(R8*2), R13 \
-	CRC32Q R11, AX \
-	CRC32Q R12, BX \
-	CRC32Q R13, CX \
-	MOVNTIQ R11, at(DI) \
-	MOVNTIQ R12, at(DI)(R8*1) \
-	MOVNTIQ R13, at(DI)(R8*2)
+// The three kernels are one: four registers hold what was read so far, folded
+// (see copysum_amd64.go); a round moves each of them on by the length of a round
+// and adds what it reads. They differ in the width of a register.
+//
+// DI and SI are where it writes and reads, CX what is left, AX the CRC.
+#define ARGUMENTS \
+	MOVQ dst_base+0(FP), DI \
+	MOVQ src_base+24(FP), SI \
+	MOVQ src_len+32(FP), CX \
+	MOVL crc+48(FP), AX \
+	MOVQ k+56(FP), DX
 
-// How far ahead is fetched, in bytes of a stream.
-#define AHEAD 1024
+// STEP moves on by so many bytes.
+#define STEP(bytes) \
+	ADDQ $bytes, SI \
+	ADDQ $bytes, DI \
+	SUBQ $bytes, CX
 
-// func copySum3(dst, src []byte, stream int, sums *[3]uint32)
-TEXT ·copySum3(SB), NOSPLIT, $0-64
-	MOVQ dst_base+0(FP), DI
-	MOVQ src_base+24(FP), SI
-	MOVQ stream+48(FP), R8
-	MOVQ sums+56(FP), DX
-	MOVL 0(DX), AX
-	MOVL 4(DX), BX
-	MOVL 8(DX), CX
-	MOVQ R8, R9 // bytes left of a stream
+// FOLDZ moves acc on as k says and adds data; it spoils tmp.
+#define FOLDZ(k, acc, data, tmp) \
+	VPCLMULQDQ $0x00, k, acc, tmp \
+	VPCLMULQDQ $0x11, k, acc, acc \
+	VPTERNLOGQ $0x96, data, tmp, acc // the sum of all three
+
+// func copyZMM(dst, src []byte, crc uint32, k *folds) uint32
+TEXT ·copyZMM(SB), NOSPLIT, $64-68
+	ARGUMENTS
+	VBROADCASTI32X4 (DX), Z12
+	VBROADCASTI32X4 16(DX), Z13
+
+	VMOVDQU64 (SI), Z0
+	VMOVDQU64 64(SI), Z1
+	VMOVDQU64 128(SI), Z2
+	VMOVDQU64 192(SI), Z3
+	VMOVNTDQ  Z0, (DI)
+	VMOVNTDQ  Z1, 64(DI)
+	VMOVNTDQ  Z2, 128(DI)
+	VMOVNTDQ  Z3, 192(DI)
+	VMOVD     AX, X4
+	VPXORQ    Z4, Z0, Z0
+	STEP(256)
+	CMPQ CX, $256
+	JB   one
+
+round:
+	VMOVDQU64 (SI), Z8
+	VMOVDQU64 64(SI), Z9
+	VMOVDQU64 128(SI), Z10
+	VMOVDQU64 192(SI), Z11
+	VMOVNTDQ  Z8, (DI)
+	VMOVNTDQ  Z9, 64(DI)
+	VMOVNTDQ  Z10, 128(DI)
+	VMOVNTDQ  Z11, 192(DI)
+	FOLDZ(Z12, Z0, Z8, Z4)
+	FOLDZ(Z12, Z1, Z9, Z5)
+	FOLDZ(Z12, Z2, Z10, Z6)
+	FOLDZ(Z12, Z3, Z11, Z7)
+	STEP(256)
+	CMPQ CX, $256
+	JAE  round
+
+one:
+	FOLDZ(Z13, Z0, Z1, Z4)
+	FOLDZ(Z13, Z0, Z2, Z4)
+	FOLDZ(Z13, Z0, Z3, Z4)
 
 line:
-	PREFETCHT0 AHEAD(SI)
-	PREFETCHT0 AHEAD(SI)(R8*1)
-	PREFETCHT0 AHEAD(SI)(R8*2)
-	WORD(0)
-	WORD(8)
-	WORD(16)
-	WORD(24)
-	WORD(32)
-	WORD(40)
-	WORD(48)
-	WORD(56)
-	ADDQ $64, SI
-	ADDQ $64, DI
-	SUBQ $64, R9
-	JNZ  line
-	MOVL AX, 0(DX)
-	MOVL BX, 4(DX)
-	MOVL CX, 8(DX)
+	CMPQ CX, $64
+	JB   sum
+	VMOVDQU64 (SI), Z8
+	VMOVNTDQ  Z8, (DI)
+	FOLDZ(Z13, Z0, Z8, Z4)
+	STEP(64)
+	JMP  line
+
+sum:
+	VMOVDQU64 Z0, acc-64(SP)
+	VZEROUPPER
+	XORL   AX, AX
+	CRC32Q acc-64(SP), AX
+	CRC32Q acc-56(SP), AX
+	CRC32Q acc-48(SP), AX
+	CRC32Q acc-40(SP), AX
+	CRC32Q acc-32(SP), AX
+	CRC32Q acc-24(SP), AX
+	CRC32Q acc-16(SP), AX
+	CRC32Q acc-8(SP), AX
+	MOVL   AX, ret+64(FP)
 	RET
 
-// func copySum1(dst, src []byte, sum uint32) uint32
-TEXT ·copySum1(SB), NOSPLIT, $0-60
-	MOVQ dst_base+0(FP), DI
-	MOVQ src_base+24(FP), SI
-	MOVQ src_len+32(FP), R9
-	MOVL sum+48(FP), AX
+// FOLDY is FOLDZ without the instruction that adds three.
+#define FOLDY(k, acc, data, tmp) \
+	VPCLMULQDQ $0x00, k, acc, tmp \
+	VPCLMULQDQ $0x11, k, acc, acc \
+	VPXOR      data, tmp, tmp \
+	VPXOR      tmp, acc, acc
 
-word:
-	MOVQ    (SI), R11
-	CRC32Q  R11, AX
-	MOVNTIQ R11, (DI)
-	ADDQ    $8, SI
-	ADDQ    $8, DI
-	SUBQ    $8, R9
-	JNZ     word
-	MOVL    AX, ret+56(FP)
+// func copyYMM(dst, src []byte, crc uint32, k *folds) uint32
+TEXT ·copyYMM(SB), NOSPLIT, $32-68
+	ARGUMENTS
+	VBROADCASTI128 (DX), Y12
+	VBROADCASTI128 16(DX), Y13
+
+	VMOVDQU  (SI), Y0
+	VMOVDQU  32(SI), Y1
+	VMOVDQU  64(SI), Y2
+	VMOVDQU  96(SI), Y3
+	VMOVNTDQ Y0, (DI)
+	VMOVNTDQ Y1, 32(DI)
+	VMOVNTDQ Y2, 64(DI)
+	VMOVNTDQ Y3, 96(DI)
+	VMOVD    AX, X4
+	VPXOR    Y4, Y0, Y0
+	STEP(128)
+	CMPQ CX, $128
+	JB   one
+
+round:
+	VMOVDQU  (SI), Y8
+	VMOVDQU  32(SI), Y9
+	VMOVDQU  64(SI), Y10
+	VMOVDQU  96(SI), Y11
+	VMOVNTDQ Y8, (DI)
+	VMOVNTDQ Y9, 32(DI)
+	VMOVNTDQ Y10, 64(DI)
+	VMOVNTDQ Y11, 96(DI)
+	FOLDY(Y12, Y0, Y8, Y4)
+	FOLDY(Y12, Y1, Y9, Y5)
+	FOLDY(Y12, Y2, Y10, Y6)
+	FOLDY(Y12, Y3, Y11, Y7)
+	STEP(128)
+	CMPQ CX, $128
+	JAE  round
+
+one:
+	FOLDY(Y13, Y0, Y1, Y4)
+	FOLDY(Y13, Y0, Y2, Y4)
+	FOLDY(Y13, Y0, Y3, Y4)
+	TESTQ CX, CX
+	JZ    sum
+
+	// One line is left.
+	VMOVDQU  (SI), Y8
+	VMOVDQU  32(SI), Y9
+	VMOVNTDQ Y8, (DI)
+	VMOVNTDQ Y9, 32(DI)
+	FOLDY(Y13, Y0, Y8, Y4)
+	FOLDY(Y13, Y0, Y9, Y4)
+
+sum:
+	VMOVDQU Y0, acc-32(SP)
+	VZEROUPPER
+	XORL   AX, AX
+	CRC32Q acc-32(SP), AX
+	CRC32Q acc-24(SP), AX
+	CRC32Q acc-16(SP), AX
+	CRC32Q acc-8(SP), AX
+	MOVL   AX, ret+64(FP)
+	RET
+
+// FOLDX is FOLDY of two-operand instructions.
+#define FOLDX(k, acc, data, tmp) \
+	MOVO      acc, tmp \
+	PCLMULQDQ $0x00, k, tmp \
+	PCLMULQDQ $0x11, k, acc \
+	PXOR      data, tmp \
+	PXOR      tmp, acc
+
+// func copyXMM(dst, src []byte, crc uint32, k *folds) uint32
+TEXT ·copyXMM(SB), NOSPLIT, $16-68
+	ARGUMENTS
+	MOVOU (DX), X12
+	MOVOU 16(DX), X13
+
+	MOVOU  (SI), X0
+	MOVOU  16(SI), X1
+	MOVOU  32(SI), X2
+	MOVOU  48(SI), X3
+	MOVNTO X0, (DI)
+	MOVNTO X1, 16(DI)
+	MOVNTO X2, 32(DI)
+	MOVNTO X3, 48(DI)
+	MOVQ   AX, X4
+	PXOR   X4, X0
+	STEP(64)
+	JZ     one
+
+round:
+	MOVOU  (SI), X8
+	MOVOU  16(SI), X9
+	MOVOU  32(SI), X10
+	MOVOU  48(SI), X11
+	MOVNTO X8, (DI)
+	MOVNTO X9, 16(DI)
+	MOVNTO X10, 32(DI)
+	MOVNTO X11, 48(DI)
+	FOLDX(X12, X0, X8, X4)
+	FOLDX(X12, X1, X9, X5)
+	FOLDX(X12, X2, X10, X6)
+	FOLDX(X12, X3, X11, X7)
+	STEP(64)
+	JNZ    round
+
+one:
+	FOLDX(X13, X0, X1, X4)
+	FOLDX(X13, X0, X2, X4)
+	FOLDX(X13, X0, X3, X4)
+	MOVOU  X0, acc-16(SP)
+	XORL   AX, AX
+	CRC32Q acc-16(SP), AX
+	CRC32Q acc-8(SP), AX
+	MOVL   AX, ret+64(FP)
 	RET
 
 // func storeFence()
 TEXT ·storeFence(SB), NOSPLIT, $0-0
 	SFENCE
+	RET
+
+// func cpuid7() (ecx uint32)
+TEXT ·cpuid7(SB), NOSPLIT, $0-4
+	MOVL $7, AX
+	XORL CX, CX
+	CPUID
+	MOVL CX, ecx+0(FP)
 	RET

@@ -2,7 +2,7 @@
 
 package hostdev
 
-// copier copies pieces of one length.
+// copier copies with the library.
 type copier struct{}
 
 func newCopier(int) *copier { return &copier{} }

@@ -2,51 +2,144 @@ package hostdev
 
 import (
 	"bytes"
-	"fmt"
 	"hash/crc32"
 	"math/rand/v2"
+	"runtime/debug"
 	"testing"
 
 	"golang.org/x/sys/unix"
 )
 
-// maxPlanned is the longest stream where there are streams.
-const maxPlanned = 32 << 10
+// longestCall is where a copy becomes two calls, where there are calls.
+const longestCall = 128 << 10
 
-// Every length around the streams', at every alignment of both sides, after any
-// sum, is copied exactly and summed as the library does.
-func TestCopySumIsTheLibrarysSum(t *testing.T) {
-	source := rand.NewChaCha8([32]byte{7})
-	random := rand.New(source)
-	lengths := []int{0, 1, 7, 8, 63, 64, 65, 191, 192, 193, 2048, 8192, 3*maxPlanned - 1, 3 * maxPlanned, 3*maxPlanned + 1, 7 * maxPlanned, 1 << 20}
-	for range 200 {
-		lengths = append(lengths, random.IntN(40_000))
-	}
-	for _, n := range lengths {
-		from, to, sum := random.IntN(64), random.IntN(64), random.Uint32()
-		src := make([]byte, from+n)
-		_, _ = source.Read(src) // it never fails
-		dst := bytes.Repeat([]byte{0xA5}, to+n+64)
-		planned := n
-		if random.IntN(4) == 0 {
-			planned = random.IntN(40_000) // a copier for other pieces
+// checkCopySum copies src to so many bytes from where area begins, in one piece
+// and then, the sum running on, in two.
+func checkCopySum(t *testing.T, c *copier, area, src []byte, to, cut int, sum uint32) {
+	t.Helper()
+	const guard, mark = 64, 0xA5
+	whole := area[:guard+to+len(src)+guard]
+	dst := whole[guard+to:][:len(src)]
+	want := crc32.Update(sum, castagnoli(), src)
+	for _, cut := range []int{0, cut} {
+		for i := range whole {
+			whole[i] = mark
 		}
-		got := newCopier(planned).copySum(dst[to:to+n], src[from:], sum)
+		got := c.copySum(dst[:cut], src[:cut], sum)
+		got = c.copySum(dst[cut:], src[cut:], got)
 		fence()
-		if want := crc32.Update(sum, castagnoli(), src[from:]); got != want {
-			t.Fatalf("%d bytes: sum %#x, want %#x", n, got, want)
+		if got != want {
+			t.Fatalf("%d bytes to %d, cut at %d: sum %#x, want %#x", len(src), to, cut, got, want)
 		}
-		if !bytes.Equal(dst[to:to+n], src[from:]) {
-			t.Fatalf("%d bytes: the copy differs", n)
+		if !bytes.Equal(dst, src) {
+			t.Fatalf("%d bytes to %d, cut at %d: the copy differs", len(src), to, cut)
 		}
-		if around := append(dst[:to:to], dst[to+n:]...); bytes.Count(around, []byte{0xA5}) != to+64 {
-			t.Fatalf("%d bytes: written outside", n)
+		around := bytes.Count(whole[:guard+to], []byte{mark}) + bytes.Count(whole[guard+to+len(src):], []byte{mark})
+		if around != to+2*guard {
+			t.Fatalf("%d bytes to %d, cut at %d: written outside", len(src), to, cut)
 		}
 	}
 }
 
-// A registration of as many lengths as segments does not get as many tables, and
-// is copied all the same.
+// Every length at every alignment, after any sum, is copied exactly and summed
+// as the library does, by each kernel.
+func TestCopySumIsTheLibrarysSum(t *testing.T) {
+	for name, c := range everyCopier() {
+		t.Run(name, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(7, 7))
+			source := make([]byte, 1<<20+64)
+			rand.NewChaCha8([32]byte{7}).Read(source)
+			area := make([]byte, len(source)+256)
+			check := func(n, from, to int) {
+				checkCopySum(t, c, area, source[from:from+n], to, random.IntN(n+1), random.Uint32())
+			}
+			for n := range 700 {
+				for to := range 64 {
+					check(n, random.IntN(64), to)
+				}
+			}
+			for from := range 64 {
+				for to := range 64 {
+					check(512+random.IntN(4096), from, to)
+				}
+			}
+			for n := 700; n < 6000; n++ {
+				check(n, 0, 0)
+				check(n, random.IntN(64), random.IntN(64))
+			}
+			for _, n := range []int{longestCall - 1, longestCall, longestCall + 1, longestCall + 255, longestCall + 256, 2 * longestCall, 3*longestCall + 300, 1 << 20} {
+				check(n, 0, 0)
+				check(n, random.IntN(64), random.IntN(64))
+			}
+		})
+	}
+}
+
+func FuzzCopySum(f *testing.F) {
+	f.Add([]byte("some"), uint16(3), uint8(0), uint16(0), uint32(0))
+	f.Add(bytes.Repeat([]byte{1, 0, 0xFF}, 300), uint16(40), uint8(63), uint16(256), ^uint32(0))
+	all := everyCopier()
+	f.Fuzz(func(t *testing.T, pattern []byte, repeat uint16, to uint8, cut uint16, sum uint32) {
+		src := bytes.Repeat(pattern[:min(len(pattern), 256)], int(repeat)%64)
+		area := make([]byte, len(src)+256)
+		for _, c := range all {
+			checkCopySum(t, c, area, src, int(to)%64, int(cut)%(len(src)+1), sum)
+		}
+	})
+}
+
+// Nothing is read or written next to what was given, and what can't be read or
+// written is a fault that Go knows how to report.
+func TestCopySumKeepsWithinItsMemory(t *testing.T) {
+	page := unix.Getpagesize()
+	island := func() []byte {
+		m, err := unix.Mmap(-1, 0, 3*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = unix.Munmap(m) })
+		for _, sea := range [][]byte{m[:page], m[2*page:]} {
+			if err := unix.Mprotect(sea, unix.PROT_NONE); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return m[page:]
+	}
+	src, dst := island(), island()
+	rand.NewChaCha8([32]byte{5}).Read(src[:page])
+	for name, c := range everyCopier() {
+		t.Run(name, func(t *testing.T) {
+			for n := range page + 1 {
+				want := crc32.Checksum(src[:n], castagnoli())
+				if got := c.copySum(dst[page-n:page], src[:n], 0); got != want || !bytes.Equal(dst[page-n:page], src[:n]) {
+					t.Fatalf("first %d bytes: sum %#x, want %#x", n, got, want)
+				}
+				want = crc32.Checksum(src[page-n:page], castagnoli())
+				if got := c.copySum(dst[:n], src[page-n:page], 0); got != want || !bytes.Equal(dst[:n], src[page-n:page]) {
+					t.Fatalf("last %d bytes: sum %#x, want %#x", n, got, want)
+				}
+			}
+			for _, end := range []struct{ dst, src []byte }{{dst, make([]byte, 2*page)}, {make([]byte, 2*page), src}} {
+				if !faults(func() { c.copySum(end.dst[:2*page], end.src[:2*page], 0) }) {
+					t.Error("copied what is not there")
+				}
+			}
+		})
+	}
+}
+
+// faults reports whether do ends in a memory fault.
+func faults(do func()) (faulted bool) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		_, faulted = recover().(interface{ Addr() uintptr })
+	}()
+	do()
+	return false
+}
+
+// A registration of as many lengths as segments does not get as many copiers,
+// and is copied all the same.
 func TestCopiersAreBounded(t *testing.T) {
 	c := copiers{}
 	src := make([]byte, 5*commonPiece)
@@ -60,31 +153,5 @@ func TestCopiersAreBounded(t *testing.T) {
 	}
 	if len(c) > maxCopiers+1 {
 		t.Errorf("%d copiers, want at most %d", len(c), maxCopiers+1)
-	}
-}
-
-// BenchmarkCopySum compares the fused copy with the plain one on memory that is
-// in no cache, in pieces as blocks have them.
-func BenchmarkCopySum(b *testing.B) {
-	const area = 128 << 20
-	memory := make([][]byte, 2)
-	for i := range memory {
-		var err error
-		if memory[i], err = unix.Mmap(-1, 0, area, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_POPULATE); err != nil {
-			b.Fatal(err)
-		}
-		b.Cleanup(func() { _ = unix.Munmap(memory[i]) })
-	}
-	for _, piece := range []int{2 << 10, 8 << 10, 32 << 10, 1 << 20} {
-		for name, copies := range map[string]func(dst, src []byte, sum uint32) uint32{"fused": newCopier(piece).copySum, "plain": copyThenSum} {
-			b.Run(fmt.Sprintf("%dKiB/%s", piece>>10, name), func(b *testing.B) {
-				b.SetBytes(area)
-				for b.Loop() {
-					for at := 0; at < area; at += piece {
-						copies(memory[0][at:at+piece], memory[1][at:at+piece], 0)
-					}
-				}
-			})
-		}
 	}
 }

@@ -8,11 +8,11 @@
 // # Copies and checksums
 //
 // A copy and its CRC-32C are one pass: each word is read once, summed, and
-// written past the caches, in three streams at a time because that is what the
-// processor's instruction needs to keep up with memory. Elsewhere than on amd64
-// a piece that fits the first-level cache is copied and then summed where it
-// was copied to. A checksum of the source, read once more, would say nothing of
-// what arrived.
+// written past the caches. The sum is folded in vector registers, which keeps up
+// with memory; the processor's own instruction for it would not. Elsewhere than
+// on amd64 a piece that fits the first-level cache is copied and then summed
+// where it was copied to. A checksum of the source, read once more, would say
+// nothing of what arrived.
 //
 // # Who waits for what
 //
