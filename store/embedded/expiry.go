@@ -10,7 +10,7 @@ import (
 const sweepRecords = 16 << 10
 
 // Tick does a bounded part of what is due: leases, pins and chunks whose time is
-// up. True: there is more to do at once. Call it
+// up, and moving chunks together. True: there is more to do at once. Call it
 // about every second.
 func (m *Master) Tick() bool {
 	m.mu.Lock()
@@ -19,7 +19,7 @@ func (m *Master) Tick() bool {
 	m.seg.setClock(now, m.clock.last)
 	m.expireLeasesLocked()
 	more := m.sweepLocked(now)
-	return more
+	return m.compactLocked() || more
 }
 
 // sweepLocked looks at the next records for those whose time is up. In between
@@ -33,14 +33,16 @@ func (m *Master) sweepLocked(now time.Duration) bool {
 	}
 	end := min(m.sweepAt+sweepRecords, m.fresh)
 	for rec := m.sweepAt; rec < end; rec++ {
-		if !m.live[rec].state.Resident() {
+		state := m.live[rec].state
+		if state == Gone {
 			continue
 		}
 		_, expires := m.seg.recordLife(rec)
 		if expires == 0 {
 			continue
 		}
-		if passed(now, expires) {
+		// The time of one that is being created is noted and looked at again.
+		if passed(now, expires) && state.Resident() {
 			expires = m.timeUpLocked(rec, now)
 		}
 		m.dueLocked(expires)

@@ -40,6 +40,11 @@ const (
 	// one, of which 0 stands for an entry that is not in use.
 	maxNumber    = 1<<25 - 2
 	minSlabBytes = 2 << 20
+	// leastSlabs: a store of some size has at least half as many slabs, so that a
+	// slot size that is hardly used takes little.
+	leastSlabs = 256
+	// maxRun bounds how many slabs are cut together.
+	maxRun       = 4
 	maxSlabBytes = 1 << 30
 	pageBytes    = 4096
 )
@@ -77,7 +82,7 @@ func NewLayout(uuid [16]byte, dataBytes uint64) (Layout, error) {
 		return Layout{}, fmt.Errorf("%w: %d bytes, at least %d are needed; raise store_bytes", ErrSegmentTooSmall, dataBytes, minSlabBytes)
 	}
 	slab := uint64(minSlabBytes)
-	for slab < maxSlabBytes && slab*64 < dataBytes {
+	for slab < maxSlabBytes && slab*leastSlabs < dataBytes {
 		slab *= 2
 	}
 	slabs, least := dataBytes/slab, uint64(leastSlotBytes)
@@ -93,7 +98,33 @@ func NewLayout(uuid [16]byte, dataBytes uint64) (Layout, error) {
 }
 
 // MaxShardBytes is the longest shard that can be placed.
-func (l *Layout) MaxShardBytes() uint64 { return l.SlabBytes }
+func (l *Layout) MaxShardBytes() uint64 { return uint64(l.longestRun()) * l.SlabBytes }
+
+func (l *Layout) longestRun() uint32 { return min(max(l.Slabs/32, 1), maxRun) }
+
+// runOf is how many slabs are cut together into slots of a size: as few as leave
+// at most a 64th over, or else those that leave least.
+func (l *Layout) runOf(slotBytes uint32) uint32 {
+	best, least := uint32(1), 1.0
+	for run := uint32(1); run <= l.longestRun(); run++ {
+		bytes := uint64(run) * l.SlabBytes
+		slots := bytes / uint64(slotBytes)
+		if slots > uint64(l.SlotsPerSlab) {
+			break // their numbers would be the next slab's
+		}
+		left := float64(bytes-slots*uint64(slotBytes)) / float64(bytes)
+		if slots > 0 && left < least {
+			best, least = run, left
+		}
+		if least <= 1.0/64 {
+			break
+		}
+	}
+	return best
+}
+
+// runBytes is the length of a run of slabs for a slot size.
+func (l *Layout) runBytes(slotBytes uint32) uint64 { return uint64(l.runOf(slotBytes)) * l.SlabBytes }
 
 // MinSlotBytes is the smallest slot: 4 KiB up to a store of 128 GiB, and larger
 // in a larger one, where slots would have too high numbers.

@@ -91,7 +91,8 @@ type Master struct {
 	fetch     Fetcher // of the slower tier, or nil
 	lower     *lower  // the disk tier, or nil; the pointer is set before anybody is served
 
-	clock storeClock
+	clock   storeClock
+	dropped time.Duration // how long the chunk that was dropped last had not been used
 	// dated counts the records with a deadline; sweepAt is where the sweep for
 	// those that have passed goes on, nextDue the earliest seen since it began.
 	dated   int
@@ -201,7 +202,7 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 // slots' entries is allocated first: there are fewer the larger the slots.
 func (m *Master) assignSlab(slab, slotBytes uint32) error {
 	if slotBytes != 0 {
-		entries := m.seg.SlabBytes / uint64(slotBytes)
+		entries := m.seg.runBytes(slotBytes) / uint64(slotBytes)
 		at := m.seg.slotsAt + uint64(slab)*uint64(m.seg.SlotsPerSlab)*slotEntryBytes
 		if err := m.mem.Prepare(at, entries*slotEntryBytes); err != nil {
 			m.opts.Log.Warn("a slab stays unused: no memory for the table of its slots", "error", err)

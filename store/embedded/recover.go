@@ -42,16 +42,18 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	}
 	m.clock = resumeClock(m.opts.Now(), m.seg.clockValue(), m.seg.clockTime())
 	m.adoptTagsLocked()
+	m.checkSlabsLocked()
 	var report Recovery
 	inUse := m.recoverRecordsLocked(&report)
-	for id := range m.seg.prepared() {
+	for id := uint32(0); id < m.seg.prepared(); {
 		class := m.seg.slabClass(id)
-		if class == 0 || class < m.seg.MinSlotBytes() || class%slotAlign != 0 || uint64(class) > m.seg.SlabBytes {
-			m.seg.setSlabClass(id, 0)
+		if class == 0 {
 			m.alloc.addSlab(id)
+			id++
 			continue
 		}
 		m.alloc.restore(id, class, inUse[id])
+		id += m.seg.runOf(class)
 	}
 	for i := range maxSessions {
 		if e, used := m.seg.readClient(i); used {
@@ -62,6 +64,26 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	m.reapLocked()
 	m.recovered = &report
 	return m, report, nil
+}
+
+// checkSlabsLocked clears what can't be in the slab table: a size that no slots
+// have, a run that goes beyond the memory, a size in the midst of a run.
+func (m *Master) checkSlabsLocked() {
+	behind := uint32(0) // slabs left of the run before
+	for id := range m.seg.Slabs {
+		class := m.seg.slabClass(id)
+		sane := class != 0 && class >= m.seg.MinSlotBytes() && class%slotAlign == 0 && uint64(class) <= m.seg.MaxShardBytes() &&
+			id+m.seg.runOf(class) <= m.seg.prepared()
+		switch {
+		case behind > 0:
+			behind--
+			m.seg.setSlabClass(id, 0)
+		case sane:
+			behind = m.seg.runOf(class) - 1
+		case class != 0:
+			m.seg.setSlabClass(id, 0)
+		}
+	}
 }
 
 // recoverRecordsLocked rebuilds the index and returns the slots in use by slab.
@@ -158,7 +180,7 @@ func (m *Master) wholeChunkLocked(id uint32, r *record) (slots []uint32, shards 
 		e, ok := m.seg.readSlot(slot)
 		class := m.seg.slabClass(slot / m.seg.SlotsPerSlab)
 		if !ok || e.next == noSlot && e.record != id || class != g.slotBytes ||
-			uint64(slot%m.seg.SlotsPerSlab+1)*uint64(class) > m.seg.SlabBytes || shards>>e.shard&1 == 1 {
+			uint64(slot%m.seg.SlotsPerSlab+1)*uint64(class) > m.seg.runBytes(class) || shards>>e.shard&1 == 1 {
 			return nil, 0, fmt.Errorf("slot %d does not fit", slot)
 		}
 		shards |= 1 << e.shard
@@ -178,7 +200,7 @@ func (m *Master) clearStraySlotsLocked(taken map[uint32]bool) {
 		if class == 0 {
 			continue
 		}
-		for i := range uint32(min(m.seg.SlabBytes/uint64(class), uint64(m.seg.SlotsPerSlab))) {
+		for i := range uint32(m.seg.runBytes(class) / uint64(class)) {
 			slot := id*m.seg.SlotsPerSlab + i
 			if _, ok := m.seg.readSlot(slot); ok && !taken[slot] {
 				m.seg.clearSlot(slot)

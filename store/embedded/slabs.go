@@ -1,31 +1,49 @@
 package embedded
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
-// slab is a slab's allocation state.
+// slab is the allocation state of a slab, or of a run of slabs that are cut
+// together: then it is the first one's.
 type slab struct {
-	slotBytes uint32 // 0: free
+	slotBytes uint32 // 0: free, or behind the first of a run
 	slots     uint32 // slots it is cut into
 	used      uint32
 	fresh     uint32   // slots from here on were never handed out
-	free      []uint32 // slots given back, by index in the slab
+	free      []uint32 // slots given back, by index in the run
+	behind    bool     // in a run that another slab is the first of
+	// held: no slot of it is handed out, because its chunks are moving elsewhere.
+	held bool
 }
 
-// sizeClass is the set of slabs cut into slots of one size.
+// sizeClass is the set of runs cut into slots of one size.
 type sizeClass struct {
 	slotBytes uint32
-	// partial are the slabs with a free slot, in no order.
+	run       uint32 // slabs in a run
+	// partial are the runs with a free slot that are not held, in no order.
 	partial []uint32
 	slabs   int
+	// turned and evicted are what tells whether the class should have more memory,
+	// see Master.balanceLocked.
+	turned  uint64        // bytes evicted since it was last looked at
+	evicted time.Duration // age of what it evicts, lately
 }
 
 // slabAllocator hands out slots. It is pure; the segment's slab table is kept by
 // its caller through assign and retire.
 //
-// INVARIANT: a slab is in its class's partial list iff used < slots.
+// A size whose slots would leave much of a slab over is cut from a run of slabs
+// that are next to each other (Layout.runOf). A slot has the first slab's number
+// in its own, however far into the run it is.
+//
+// INVARIANT: a run is in its class's partial list iff used < slots and it is not
+// held.
 type slabAllocator struct {
 	slotsPerSlab uint32
 	slabBytes    uint64
+	runOf        func(slotBytes uint32) uint32
 	slabs        []slab
 	freeSlabs    []uint32
 	classes      map[uint32]*sizeClass
@@ -43,7 +61,7 @@ type slabAllocator struct {
 
 func newSlabAllocator(l *Layout, assign func(slab, slotBytes uint32) error) *slabAllocator {
 	return &slabAllocator{
-		slotsPerSlab: l.SlotsPerSlab, slabBytes: l.SlabBytes,
+		slotsPerSlab: l.SlotsPerSlab, slabBytes: l.SlabBytes, runOf: l.runOf,
 		slabs: make([]slab, l.Slabs), classes: map[uint32]*sizeClass{}, assign: assign,
 	}
 }
@@ -51,22 +69,31 @@ func newSlabAllocator(l *Layout, assign func(slab, slotBytes uint32) error) *sla
 // addSlab makes a slab available that is in no class.
 func (a *slabAllocator) addSlab(id uint32) { a.freeSlabs = append(a.freeSlabs, id) }
 
-// alloc returns a free slot of the class, taking a free slab if it must.
-func (a *slabAllocator) alloc(slotBytes uint32) (uint32, bool) {
+func (a *slabAllocator) class(slotBytes uint32) *sizeClass {
 	c := a.classes[slotBytes]
 	if c == nil {
-		c = &sizeClass{slotBytes: slotBytes}
+		c = &sizeClass{slotBytes: slotBytes, run: a.runOf(slotBytes)}
 		a.classes[slotBytes] = c
 	}
+	return c
+}
+
+// perRun is how many slots a run of the class has.
+func (a *slabAllocator) perRun(c *sizeClass) uint32 {
+	return uint32(uint64(c.run) * a.slabBytes / uint64(c.slotBytes))
+}
+
+// alloc returns a free slot of the class, taking free slabs if it must.
+func (a *slabAllocator) alloc(slotBytes uint32) (uint32, bool) {
+	c := a.class(slotBytes)
 	if len(c.partial) == 0 {
-		if len(a.freeSlabs) == 0 {
+		id, ok := a.freeRun(c.run)
+		if !ok {
 			return 0, false
 		}
-		id := a.freeSlabs[len(a.freeSlabs)-1]
 		if a.stuck = a.assign(id, slotBytes) != nil; a.stuck {
 			return 0, false
 		}
-		a.freeSlabs = a.freeSlabs[:len(a.freeSlabs)-1]
 		a.open(c, id)
 	}
 	id := c.partial[len(c.partial)-1]
@@ -86,11 +113,40 @@ func (a *slabAllocator) alloc(slotBytes uint32) (uint32, bool) {
 	return id*a.slotsPerSlab + index, true
 }
 
-// open gives a free slab to a class.
+// freeRun finds free slabs next to each other and returns the first.
+func (a *slabAllocator) freeRun(slabs uint32) (uint32, bool) {
+	if uint32(len(a.freeSlabs)) < slabs {
+		return 0, false
+	}
+	if slabs == 1 {
+		return a.freeSlabs[len(a.freeSlabs)-1], true
+	}
+	sorted := slices.Sorted(slices.Values(a.freeSlabs))
+	for i := range sorted[:len(sorted)-int(slabs)+1] {
+		if sorted[i+int(slabs)-1] == sorted[i]+slabs-1 {
+			return sorted[i], true
+		}
+	}
+	return 0, false
+}
+
+// open gives a run of free slabs to a class.
 func (a *slabAllocator) open(c *sizeClass, id uint32) {
-	a.slabs[id] = slab{slotBytes: c.slotBytes, slots: uint32(a.slabBytes / uint64(c.slotBytes)), free: a.slabs[id].free[:0]}
+	for i := id; i < id+c.run; i++ {
+		at := slices.Index(a.freeSlabs, i)
+		a.freeSlabs = slices.Delete(a.freeSlabs, at, at+1)
+	}
+	a.cut(c, id)
 	c.partial = append(c.partial, id)
-	c.slabs++
+}
+
+// cut makes a run of the class, with no slot in use.
+func (a *slabAllocator) cut(c *sizeClass, id uint32) {
+	a.slabs[id] = slab{slotBytes: c.slotBytes, slots: a.perRun(c), free: a.slabs[id].free[:0]}
+	for i := id + 1; i < id+c.run; i++ {
+		a.slabs[i] = slab{behind: true}
+	}
+	c.slabs += int(c.run)
 }
 
 // release gives a slot back. A slab that becomes empty leaves its class, unless
@@ -99,7 +155,7 @@ func (a *slabAllocator) release(slot uint32) {
 	id := slot / a.slotsPerSlab
 	s := &a.slabs[id]
 	c := a.classes[s.slotBytes]
-	if s.used == s.slots {
+	if s.used == s.slots && !s.held {
 		c.partial = append(c.partial, id)
 	}
 	s.free = append(s.free, slot%a.slotsPerSlab)
@@ -113,29 +169,25 @@ func (a *slabAllocator) release(slot uint32) {
 // slotBytes returns the size of a slot in use.
 func (a *slabAllocator) slotBytes(slot uint32) uint32 { return a.slabs[slot/a.slotsPerSlab].slotBytes }
 
-// restore rebuilds a slab from what recovery found: the slots in use.
+// restore rebuilds a run from what recovery found: the slots in use.
 //
-// REQUIRES: no slot was handed out from the slab yet.
+// REQUIRES: no slot was handed out from the run yet, and all of its slabs are in
+// no class.
 func (a *slabAllocator) restore(id, slotBytes uint32, inUse []uint32) {
-	c := a.classes[slotBytes]
-	if c == nil {
-		c = &sizeClass{slotBytes: slotBytes}
-		a.classes[slotBytes] = c
-	}
-	s := slab{slotBytes: slotBytes, slots: uint32(a.slabBytes / uint64(slotBytes)), used: uint32(len(inUse))}
+	c := a.class(slotBytes)
+	a.cut(c, id)
+	s := &a.slabs[id]
+	s.used, s.fresh = uint32(len(inUse)), s.slots
+	a.used += uint64(s.used) * uint64(slotBytes)
 	taken := make([]bool, s.slots)
 	for _, slot := range inUse {
 		taken[slot%a.slotsPerSlab] = true
 	}
-	s.fresh = s.slots
 	for i := range s.slots {
 		if !taken[i] {
 			s.free = append(s.free, i)
 		}
 	}
-	a.slabs[id] = s
-	a.used += uint64(s.used) * uint64(slotBytes)
-	c.slabs++
 	if s.used < s.slots {
 		c.partial = append(c.partial, id)
 	}
@@ -170,15 +222,58 @@ func (a *slabAllocator) retireEmpty() {
 	}
 }
 
-// retire takes an empty slab out of its class.
+// retire takes an empty run out of its class.
 func (a *slabAllocator) retire(id uint32) {
 	s := &a.slabs[id]
 	c := a.classes[s.slotBytes]
-	a.removePartial(c, id)
-	c.slabs--
-	s.slotBytes = 0
-	a.freeSlabs = append(a.freeSlabs, id)
+	if !s.held {
+		a.removePartial(c, id)
+	}
+	c.slabs -= int(c.run)
+	for i := id; i < id+c.run; i++ {
+		a.slabs[i] = slab{free: a.slabs[i].free}
+		a.freeSlabs = append(a.freeSlabs, i)
+	}
 	_ = a.assign(id, 0) // leaving is never refused
+}
+
+// hold keeps a run's free slots from being handed out.
+func (a *slabAllocator) hold(id uint32) {
+	s := &a.slabs[id]
+	if s.used < s.slots {
+		a.removePartial(a.classes[s.slotBytes], id)
+	}
+	s.held = true
+}
+
+// unhold ends it, if the run still is one.
+func (a *slabAllocator) unhold(id uint32) {
+	s := &a.slabs[id]
+	if s.held {
+		s.held = false
+		if s.used < s.slots {
+			c := a.classes[s.slotBytes]
+			c.partial = append(c.partial, id)
+		}
+	}
+}
+
+// spare is how many slots of a class can be handed out without taking a slab.
+func (a *slabAllocator) spare(c *sizeClass) (slots uint64) {
+	for _, id := range c.partial {
+		slots += uint64(a.slabs[id].slots - a.slabs[id].used)
+	}
+	return slots
+}
+
+// idleBytes is the memory of slabs in classes that holds nothing: free slots,
+// and what is left over where slots do not fill a run.
+func (a *slabAllocator) idleBytes() uint64 {
+	total := uint64(0)
+	for _, c := range a.classes {
+		total += uint64(c.slabs) * a.slabBytes
+	}
+	return total - a.used
 }
 
 func (a *slabAllocator) removePartial(c *sizeClass, id uint32) {

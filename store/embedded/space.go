@@ -1,10 +1,5 @@
 package embedded
 
-import (
-	"cmp"
-	"slices"
-)
-
 // slotLocked returns a slot of the size, evicting if it must.
 func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
 	for {
@@ -14,10 +9,13 @@ func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
 		if m.alloc.stuck {
 			return 0, false // evicting would not help
 		}
-		if m.dropLeavingLocked(slotBytes) {
-			continue
+		dropped := m.dropLeavingLocked(slotBytes)
+		if !dropped {
+			_, dropped = m.evictLocked(RemovedEvicted, func(k *chunkKind) bool { return k.slotBytes == slotBytes })
 		}
-		if _, ok := m.evictLocked(RemovedEvicted, func(k *chunkKind) bool { return k.slotBytes == slotBytes }); !ok && !m.takeSlabLocked(slotBytes) {
+		if dropped {
+			m.balanceLocked(slotBytes, m.dropped)
+		} else if !m.takeSlabLocked(slotBytes) {
 			return 0, false
 		}
 	}
@@ -40,54 +38,6 @@ func (m *Master) recordLocked() (uint32, bool) {
 	}
 }
 
-// takeSlabLocked frees a slab of the class that has most of them, or of the next
-// one if all of its slabs are in use, so that a class that came late, or grew,
-// gets memory. All chunks of the slab go.
-func (m *Master) takeSlabLocked(slotBytes uint32) bool {
-	var donors []*sizeClass
-	for _, c := range m.alloc.classes {
-		if c.slotBytes != slotBytes && c.slabs > 0 {
-			donors = append(donors, c)
-		}
-	}
-	slices.SortFunc(donors, func(a, b *sizeClass) int {
-		return cmp.Or(cmp.Compare(b.slabs, a.slabs), cmp.Compare(a.slotBytes, b.slotBytes))
-	})
-	for _, donor := range donors {
-		for id := range m.alloc.slabs {
-			if m.alloc.slabs[id].slotBytes == donor.slotBytes && m.emptySlabLocked(uint32(id)) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// emptySlabLocked evicts every chunk with a slot in the slab, unless one of them
-// is in use.
-func (m *Master) emptySlabLocked(id uint32) bool {
-	s := &m.alloc.slabs[id]
-	var victims []uint32
-	for i := range s.slots {
-		if rec, ok := m.seg.ownerOf(id*m.seg.SlotsPerSlab + i); ok {
-			if m.live[rec].inUse() || m.live[rec].kept || m.pins[id*m.seg.SlotsPerSlab+i] > 0 {
-				return false
-			}
-			victims = append(victims, rec)
-		}
-	}
-	if uint32(len(victims)) != s.used {
-		return false // an open put, or a doomed slot that is still read
-	}
-	for _, rec := range victims {
-		if m.live[rec].state.Resident() { // a chunk may have two shards here
-			m.countLostLocked(rec, RemovedForSlab)
-			m.dropLocked(rec, RemovedForSlab)
-		}
-	}
-	return true
-}
-
 // dropLocked removes a chunk that the policy still knows, if it may.
 //
 // REQUIRES: the chunk is resident.
@@ -102,6 +52,7 @@ func (m *Master) dropLocked(rec uint32, why RemoveReason) {
 func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 	r := m.seg.peekRecord(rec)
 	listed := m.live[rec].state.Whole()
+	m.dropped = age(m.clock.elapsed, m.lastUse[rec])
 	m.moveTo(rec, Dropped)
 	if m.live[rec].puts > 0 {
 		for _, p := range m.puts {

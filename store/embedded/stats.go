@@ -44,6 +44,9 @@ type Stats struct {
 	ReadBytes     uint64 // of shards that references were taken on
 	Created       uint64 // chunks that lookups began to find, those recovered not among them
 	LeasesRefused uint64
+	SlabsTaken    uint64 // times that slabs changed hands between slot sizes
+	SlotsMoved    uint64 // to get a slab free
+	MovedBytes    uint64
 	Removed       [removeReasons]uint64 // by RemoveReason
 	Missed        [missReasons]uint64   // chunks that lookups did not find, by MissReason
 	// EvictedAges counts chunks that were evicted by how long ago their last use
@@ -61,15 +64,16 @@ type Stats struct {
 	SizeBytes     uint64 // data area when all of it is allocated
 	UsedBytes     uint64 // slots in use
 	Leases        int
+	IdleBytes     uint64 // of slabs cut into slots, what holds no shard: free slots and rests
 	PinnedBytes   uint64 // of chunks that are pinned hard
 	Expiring      int    // records with a time to live or a pin's
 	Draining      bool
+	Changes       uint64 // entries of the change feed since the start
+	Policy        string // name of the eviction policy
 	// Disk is the disk tier's account and Tiers that of what went between it and
 	// memory; Disk is nil without one.
 	Disk  *disk.Stats
 	Tiers TierStats
-	Changes       uint64 // entries of the change feed since the start
-	Policy        string // name of the eviction policy
 	// Recovered is what was found when the segment was adopted; nil for a new one.
 	Recovered  *Recovery
 	UsedSlabs  int
@@ -89,7 +93,7 @@ func (m *Master) Stats() Stats {
 	for _, c := range m.alloc.classes {
 		s.UsedSlabs += c.slabs
 	}
-	s.UsedBytes = m.alloc.used
+	s.UsedBytes, s.IdleBytes = m.alloc.used, m.alloc.idleBytes()
 	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, m.dated, m.draining
 	s.Changes, s.Policy = m.feed.next, m.policy.Name()
 	s.Missed = m.misses.snapshot()
@@ -109,6 +113,7 @@ func (s *Stats) Counters() map[string]uint64 {
 		"puts_refused": s.PutsRefused, "puts_ended": s.PutsEnded, "puts_revoked": s.PutsRevoked, "puts_void": s.PutsVoid,
 		"gets_ready": s.GetsReady, "gets_absent": s.GetsAbsent, "corrupt": s.Corrupt, "leases_refused": s.LeasesRefused,
 		"puts_draining": s.PutsDraining, "puts_over_quota": s.PutsOverQuota, "puts_untagged": s.PutsUntagged, "pins_refused": s.PinsRefused,
+		"slabs_taken": s.SlabsTaken, "slots_moved": s.SlotsMoved, "moved_bytes": s.MovedBytes,
 		"removed_expired": s.Removed[RemovedExpired], "removed_quota": s.Removed[RemovedQuota], "removed_command": s.Removed[RemovedByCommand], "removed_slab": s.Removed[RemovedForSlab], "removed_demoted": s.Removed[RemovedDemoted],
 		"removed_evicted": s.Removed[RemovedEvicted], "removed_reset": s.Removed[RemovedReset], "removed_corrupt": s.Removed[RemovedCorrupt],
 	}

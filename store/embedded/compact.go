@@ -1,0 +1,168 @@
+package embedded
+
+import (
+	"cmp"
+	"slices"
+)
+
+const (
+	// moveAtOnce bounds the bytes that are copied while the lock is held: about a
+	// millisecond's.
+	moveAtOnce = 8 << 20
+	// roomShare: while more than this part of the slabs is free, nobody needs
+	// those that are nearly empty.
+	roomShare = 32
+)
+
+// compactLocked moves chunks of a size that has a run's worth of free slots
+// together, so that a run becomes free for others: a part of it at a time. True:
+// there is more to do.
+func (m *Master) compactLocked() bool {
+	if len(m.undeclared) > 0 || len(m.alloc.freeSlabs)*roomShare > int(m.seg.Slabs) {
+		return false
+	}
+	for _, c := range m.alloc.classes {
+		if c.slabs <= int(c.run) || m.alloc.spare(c) < uint64(m.alloc.perRun(c)) {
+			continue
+		}
+		id := slices.MinFunc(c.partial, func(a, b uint32) int {
+			return cmp.Or(cmp.Compare(m.alloc.slabs[a].used, m.alloc.slabs[b].used), cmp.Compare(a, b))
+		})
+		if before := m.stats.SlotsMoved; m.vacateLocked(id, moveAtOnce, false) < moveAtOnce && m.stats.SlotsMoved > before {
+			return true
+		}
+	}
+	return false
+}
+
+// vacateLocked moves chunks out of a run, those that were used last first, as
+// long as the budget of bytes allows, and returns what is left of that. What does
+// not move is dropped, if drop says so, and stays otherwise. With drop, colder
+// chunks of the size make room for those that move.
+//
+// REQUIRES: with drop, idleRunLocked.
+func (m *Master) vacateLocked(id uint32, budget int, drop bool) int {
+	m.alloc.hold(id)
+	defer m.alloc.unhold(id)
+	s := &m.alloc.slabs[id]
+	slotBytes := s.slotBytes
+	for _, slot := range m.slotsByUseLocked(id) {
+		rec, ok := m.seg.ownerOf(slot)
+		if !ok {
+			continue // it went with another shard, or made room
+		}
+		if budget >= int(slotBytes) && m.live[rec].state == Active && m.movableLocked(rec, slot) && m.placeForLocked(rec, slotBytes, drop) {
+			if still, ok := m.seg.ownerOf(slot); ok && still == rec {
+				m.moveSlotLocked(rec, slot)
+				budget -= int(slotBytes)
+			}
+			continue
+		}
+		if drop {
+			m.countLostLocked(rec, RemovedForSlab)
+			m.dropLocked(rec, RemovedForSlab)
+		}
+	}
+	return budget
+}
+
+// slotsByUseLocked returns the slots of a run's chunks, what was used last
+// first.
+func (m *Master) slotsByUseLocked(id uint32) []uint32 {
+	type use struct {
+		slot uint32
+		age  int64
+	}
+	s := &m.alloc.slabs[id]
+	uses := make([]use, 0, s.used)
+	for i := range s.slots {
+		slot := id*m.seg.SlotsPerSlab + i
+		if rec, ok := m.seg.ownerOf(slot); ok {
+			uses = append(uses, use{slot, int64(age(m.clock.elapsed, m.lastUse[rec]))})
+		}
+	}
+	slices.SortStableFunc(uses, func(a, b use) int { return cmp.Compare(a.age, b.age) })
+	slots := make([]uint32, len(uses))
+	for i := range uses {
+		slots[i] = uses[i].slot
+	}
+	return slots
+}
+
+// placeForLocked tells whether a slot of the size is free outside of runs that
+// are held. With evict it drops a chunk that was used longer ago for one.
+func (m *Master) placeForLocked(rec, slotBytes uint32, evict bool) bool {
+	c := m.alloc.classes[slotBytes]
+	for tries := 0; len(c.partial) == 0; tries++ {
+		if !evict || tries == heatSamples {
+			return false
+		}
+		// Not the chunk itself, nor one that is hotter.
+		m.live[rec].leases++
+		victim, ok := m.victimOfLocked(false, func(k *chunkKind) bool { return k.slotBytes == slotBytes })
+		m.live[rec].leases--
+		if !ok {
+			return false
+		}
+		colder := m.lastUse[rec]-m.lastUse[victim] < 1<<31 && m.lastUse[rec] != m.lastUse[victim]
+		m.countLostLocked(victim, RemovedForSlab)
+		m.dropForgottenLocked(victim, RemovedForSlab)
+		if !colder && len(c.partial) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// moveSlotLocked copies a shard to a free slot of the same size. A master that
+// dies on the way leaves the chunk as it was or not at all: its record's CRC
+// covers the list of its slots.
+//
+// REQUIRES: nobody reads the slot, and the class has a free one that is not in
+// the same run.
+func (m *Master) moveSlotLocked(rec, from uint32) {
+	r := m.seg.peekRecord(rec)
+	slotBytes := m.alloc.slotBytes(from)
+	to, ok := m.alloc.alloc(slotBytes)
+	if !ok {
+		panic("BUG: a free slot is none")
+	}
+	m.moveTo(rec, MoveBegun)
+	data := m.seg.mem[m.seg.DataOffset:]
+	source, target := m.seg.slotOffset(from, slotBytes), m.seg.slotOffset(to, slotBytes)
+	copy(data[target:target+uint64(slotBytes)], data[source:source+uint64(slotBytes)])
+	entry, _ := m.seg.readSlot(from)
+	m.seg.writeSlot(to, &entry)
+	if r.slot == from {
+		r.slot = to
+	} else {
+		before, found := m.slotBeforeLocked(&r, from)
+		if !found {
+			panic("BUG: a chunk does not have its slot")
+		}
+		e, _ := m.seg.readSlot(before)
+		e.next = to
+		m.seg.writeSlot(before, &e)
+	}
+	m.seg.writeRecord(rec, &r)
+	m.seg.clearSlot(from)
+	m.alloc.release(from)
+	m.moveTo(rec, MoveEnded)
+	m.stats.SlotsMoved++
+	m.stats.MovedBytes += uint64(slotBytes)
+}
+
+// slotBeforeLocked finds the slot whose next is the one.
+func (m *Master) slotBeforeLocked(r *record, slot uint32) (uint32, bool) {
+	for at := r.slot; at != noSlot; {
+		e, ok := m.seg.readSlot(at)
+		if !ok {
+			break
+		}
+		if e.next == slot {
+			return at, true
+		}
+		at = e.next
+	}
+	return 0, false
+}
