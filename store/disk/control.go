@@ -141,6 +141,7 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 	}
 	removals := t.removals
 	t.removals = nil
+	all := t.forgotten == 0 // else a removal is still to come
 	t.mu.Unlock()
 
 	err := t.noteResets(ctx, resets)
@@ -158,7 +159,7 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 		t.resetsDirty = t.resetsDirty || resets != nil
 		return retryInterval
 	}
-	if t.settled < asked {
+	if all && t.settled < asked {
 		t.settled = asked
 		t.settledLocked()
 	}

@@ -55,7 +55,7 @@ func (t *Tier) ForgetWithTag(tag *string, keys ...Key) (chunks int) {
 	for i := range keys {
 		k := keyOf(&keys[i])
 		if d := t.queued[k]; d != nil && (tag == nil || d.chunk.Tag == *tag) {
-			d.forgotten = true
+			t.forgetQueuedLocked(d)
 		}
 		if id, ok := t.catalog.find(k); ok && (tag == nil || t.tags.value(t.catalog.entries[id].tag) == *tag) {
 			t.removeLocked(id)
@@ -64,6 +64,14 @@ func (t *Tier) ForgetWithTag(tag *string, keys ...Key) (chunks int) {
 	}
 	t.poke()
 	return chunks
+}
+
+// forgetQueuedLocked removes a chunk that waits to be written, or is just being.
+func (t *Tier) forgetQueuedLocked(d *demotion) {
+	if d.writing && !d.forgotten {
+		t.forgotten++
+	}
+	d.forgotten = true
 }
 
 // removeLocked takes an entry out, and notes that its record is to be marked.
@@ -85,7 +93,7 @@ func (t *Tier) ForgetTag(namespace *[32]byte, tag string) (chunks int) {
 	t.asked++
 	for _, d := range t.queued {
 		if d.chunk.Tag == tag && (namespace == nil || *namespace == d.chunk.Namespace) {
-			d.forgotten = true
+			t.forgetQueuedLocked(d)
 		}
 	}
 	number, known := t.tags.ids[tag]

@@ -217,6 +217,7 @@ func (t *Tier) recoverLocked(r *recordFound) {
 		e := &t.catalog.entries[id]
 		other := t.log.regions[e.region].sequence
 		if other > r.place.sequence || other == r.place.sequence && e.page > r.place.page {
+			t.unwriteLocked(r.place)
 			return
 		}
 	}

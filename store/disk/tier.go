@@ -56,13 +56,16 @@ type Tier struct {
 	queuedBytes   uint64
 	fetchingBytes uint64
 
-	early        [][32]byte // resets of before the file was opened
-	earlyAll     bool       // all of them
-	resetsDirty  bool
-	sweep        bool // entries of a namespace that was reset are to be dropped
-	removals     []removal
-	asked        uint64 // resets and removals so far
-	settled      uint64 // of those, how many a restart will not undo
+	early       [][32]byte // resets of before the file was opened
+	earlyAll    bool       // all of them
+	resetsDirty bool
+	sweep       bool // entries of a namespace that was reset are to be dropped
+	removals    []removal
+	asked       uint64 // resets and removals so far
+	settled     uint64 // of those, how many a restart will not undo
+	// forgotten counts the demotions that were removed while they were being
+	// written: nothing is settled before their records are marked.
+	forgotten    int
 	settledEvent chan struct{}
 
 	stats Stats

@@ -18,8 +18,9 @@ type demotion struct {
 	source [][]byte
 	done   func(error)
 	resets uint64
-	// forgotten: the chunk was removed while it waited.
-	forgotten bool
+	// forgotten: the chunk was removed while it waited, or while it was being
+	// written, which writing tells.
+	forgotten, writing bool
 }
 
 // Demote hands over a chunk to be written, source being its shards. False: it is
@@ -85,6 +86,19 @@ func (t *Tier) finish(d *demotion, err error) {
 func (t *Tier) dequeueLocked(d *demotion) {
 	t.queuedBytes -= uint64(d.chunk.payloadBytes())
 	delete(t.queued, d.key)
+	if d.forgotten && d.writing {
+		t.forgotten--
+		t.poke()
+	}
+}
+
+// begin tells whether a demotion is to be written: not if it was removed while it
+// waited, or a kill would leave it behind.
+func (t *Tier) begin(d *demotion) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d.writing = !d.forgotten
+	return d.writing
 }
 
 // runWriter writes what is handed over, one batch at a time.
@@ -264,7 +278,9 @@ func (w *writer) writeBatch(l *lane, d *demotion) *lane {
 			w.held = d
 			break
 		}
-		if record := l.buf[used : used+int(pages)*PageBytes]; w.fill(record, d) {
+		if !t.begin(d) {
+			t.finish(d, ErrGone)
+		} else if record := l.buf[used : used+int(pages)*PageBytes]; w.fill(record, d) {
 			t.mu.Lock()
 			p := t.log.reserve(pages)
 			t.mu.Unlock()
@@ -338,6 +354,8 @@ func (w *writer) written(l *lane, err error) *lane {
 		t.dequeueLocked(item.d)
 		if err == nil {
 			t.keepLocked(item)
+		} else {
+			t.unwriteLocked(item.place) // some of it may have been written
 		}
 	}
 	t.mu.Unlock()
@@ -357,19 +375,27 @@ func (t *Tier) keepLocked(item written) {
 		return
 	}
 	if d.forgotten {
-		t.log.regions[item.place.region].readers++
-		t.removals = append(t.removals, removal{item.place})
-		t.poke()
+		t.unwriteLocked(item.place)
 		return
 	}
 	t.enterLocked(&recordHeader{Chunk: d.chunk, resets: d.resets}, item.place)
 }
 
-// enterLocked makes a record known. An older record of the chunk is forgotten.
+// unwriteLocked has a record marked as removed, if it is there.
+func (t *Tier) unwriteLocked(p place) {
+	t.log.regions[p.region].readers++
+	t.removals = append(t.removals, removal{p})
+	t.poke()
+}
+
+// enterLocked makes a record known. An older record of the chunk is marked as
+// removed: a removal of the chunk finds only one.
 func (t *Tier) enterLocked(h *recordHeader, p place) {
 	key := keyOf(&h.Key)
 	if old, known := t.catalog.find(key); known {
+		e := &t.catalog.entries[old]
 		t.catalog.remove(old)
+		t.unwriteLocked(place{region: e.region, page: e.page, pages: e.pages, sequence: t.log.regions[e.region].sequence})
 	}
 	for t.catalog.full() {
 		id, ok := t.log.policy.Victim(func(id uint32) bool { return t.log.regions[id].readers > 0 || id == p.region })
@@ -417,6 +443,10 @@ func (t *Tier) dropRegionLocked(id uint32) {
 // the header, comes last: a record that is found is whole.
 func (w *writer) writeLong(l *lane, d *demotion) *lane {
 	t := w.t
+	if !t.begin(d) {
+		t.finish(d, ErrGone)
+		return l
+	}
 	t.mu.Lock()
 	p := t.log.reserve(d.chunk.pages())
 	t.mu.Unlock()
