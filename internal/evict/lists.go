@@ -73,3 +73,27 @@ func (l *links) oldest(p *perClass, classes uint64, stamp []uint64, inUse func(u
 	}
 	return best
 }
+
+// first returns the first record of the list that is not vetoed, or nobody.
+func (l *links) first(e *ends, inUse func(uint32) bool) uint32 {
+	for r := e.front; r != nobody; r = l.toBack[r] {
+		if !inUse(r) {
+			return r
+		}
+	}
+	return nobody
+}
+
+// append moves all records of a list behind those of another.
+func (l *links) append(to, from *ends) {
+	switch {
+	case from.front == nobody:
+		return
+	case to.front == nobody:
+		*to = *from
+	default:
+		l.toBack[to.back], l.toFront[from.front] = from.front, to.back
+		to.back = from.back
+	}
+	*from = ends{nobody, nobody}
+}

@@ -13,6 +13,8 @@ const (
 	NameFIFO  = "fifo"
 	NameLFU   = "lfu"
 	NameSIEVE = "sieve"
+	// NameHazard is our own.
+	NameHazard = "hazard"
 )
 
 // Default is the policy that a store has when nothing else is said.
@@ -22,7 +24,7 @@ const Default = NameLRU
 var ErrUnknownPolicy = errors.New("no such eviction policy")
 
 // Names returns the names that New knows.
-func Names() []string { return []string{NameLRU, NameFIFO, NameLFU, NameSIEVE} }
+func Names() []string { return []string{NameLRU, NameFIFO, NameLFU, NameSIEVE, NameHazard} }
 
 // Known tells whether New knows the name.
 func Known(name string) bool { return slices.Contains(Names(), name) }
@@ -38,6 +40,8 @@ func New(name string, records int) (Policy, error) {
 		return NewLFU(records), nil
 	case NameSIEVE:
 		return NewSIEVE(records), nil
+	case NameHazard:
+		return NewHazard(records), nil
 	}
 	return nil, fmt.Errorf("%w: %q; want %s", ErrUnknownPolicy, name, strings.Join(Names(), ", "))
 }
