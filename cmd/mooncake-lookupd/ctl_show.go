@@ -85,7 +85,7 @@ type jsonStats struct {
 	Used       uint64            `json:"used_bytes"`
 	Leased     uint64            `json:"leased_bytes"`
 	Pinned     uint64            `json:"pinned_bytes"`
-	Stranded   uint64            `json:"stranded_bytes"`
+	Idle       uint64            `json:"idle_bytes"`
 	Chunks     uint64            `json:"chunks"`
 	Namespaces uint64            `json:"namespaces"`
 	Clients    uint64            `json:"workers"`
@@ -122,7 +122,7 @@ func ctlStats(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 	rows := []string{
 		row("memory", fmt.Sprintf("%s used of %s", sizeText(s.GetUsedBytes()), sizeText(s.GetPreparedBytes()))),
 		row("leased, pinned", sizeText(s.GetLeasedBytes())+", "+sizeText(s.GetPinnedBytes())),
-		row("stranded", sizeText(s.GetStrandedBytes())),
+		row("idle in slots", sizeText(s.GetIdleBytes())),
 		row("chunks", s.GetStored().GetChunks()),
 		row("namespaces", s.GetNamespaces()),
 		row("workers", s.GetClients()),
@@ -161,7 +161,7 @@ func ctlStats(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 func statsJSON(s *adminpb.GetStatsReply) *jsonStats {
 	j := &jsonStats{
 		Capacity: s.GetCapacityBytes(), Prepared: s.GetPreparedBytes(), Used: s.GetUsedBytes(), Leased: s.GetLeasedBytes(), Pinned: s.GetPinnedBytes(),
-		Stranded: s.GetStrandedBytes(), Chunks: s.GetStored().GetChunks(), Namespaces: s.GetNamespaces(), Clients: s.GetClients(),
+		Idle: s.GetIdleBytes(), Chunks: s.GetStored().GetChunks(), Namespaces: s.GetNamespaces(), Clients: s.GetClients(),
 		Awaited: s.GetUndeclaredClients(), Reads: s.GetOpenReads(), Puts: s.GetOpenPuts(), Leases: s.GetLeases(), Draining: s.GetDraining(),
 		Policy: s.GetEvictionPolicy(), MissRatios: []jsonRatio{}, Counters: s.GetCounters(),
 	}

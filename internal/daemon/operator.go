@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,8 +53,9 @@ func (c operatorConn) Invoke(ctx context.Context, method string, args, reply any
 	switch code := grpcstatus.Code(err); {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil:
-		return fmt.Errorf("mooncake-lookupd does not answer at %s: %w", c.path, ctx.Err())
+	case code == codes.DeadlineExceeded, code == codes.Canceled, ctx.Err() != nil:
+		// The daemon has the deadline too, and may give up a moment before ctx does.
+		return fmt.Errorf("mooncake-lookupd does not answer at %s: %w", c.path, cmp.Or(ctx.Err(), context.DeadlineExceeded))
 	case code == codes.Unavailable:
 		return fmt.Errorf("%w: no mooncake-lookupd answers at %s; is it started, with this runtime_dir and as this user? (%s)",
 			ErrNotRunning, c.path, grpcstatus.Convert(err).Message())

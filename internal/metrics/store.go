@@ -30,6 +30,10 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 		prepared   = gauge("store_prepared_bytes", "Part of the data area that has its memory; the rest is being allocated, or could not be.", "tier")
 		used       = gauge("store_used_bytes", "Memory of slots in use.", "tier")
 		pinned     = gauge("store_pinned_bytes", "Part of it that hard pins keep from eviction.", "tier")
+		idle       = gauge("store_idle_bytes", "Memory of slabs that are cut into slots and hold no shard: free slots and rests.")
+		taken      = counter("store_slabs_taken_total", "Times that slabs changed hands between slot sizes.")
+		slots      = counter("store_moved_slots_total", "Shards that were moved within memory, to get a slab free.")
+		movedBytes = counter("store_moved_bytes_total", "Bytes of them.")
 		free       = gauge("store_free_bytes", "Prepared memory that is not in use.", "tier")
 		chunks     = gauge("store_chunks", "Whole chunks stored.", "tier")
 		namespaces = gauge("store_namespaces", "Namespaces, one for each kind of KV cache that is stored.")
@@ -62,7 +66,7 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 	)
 	r.inner.MustRegister(&source{
 		families: []*family{
-			capacity, prepared, used, pinned, free, chunks, namespaces, puts, gets, created, stored, read, failures, missed, ages, policy, changes, expiring, draining,
+			capacity, prepared, used, pinned, idle, taken, slots, movedBytes, free, chunks, namespaces, puts, gets, created, stored, read, failures, missed, ages, policy, changes, expiring, draining,
 			unpinned, corrupt, removed, leases, leased, unleased, clients, undeclared, reads, openPuts, recovered, recovery,
 		},
 		collect: func(out sink) {
@@ -101,6 +105,10 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			out.count(stored, s.StoredBytes, memoryTier)
 			out.count(read, s.ReadBytes, memoryTier)
 			out.count(pinned, s.PinnedBytes, memoryTier)
+			out.count(idle, s.IdleBytes)
+			out.count(taken, s.SlabsTaken)
+			out.count(slots, s.SlotsMoved)
+			out.count(movedBytes, s.MovedBytes)
 			for i, n := range s.Missed {
 				out.count(missed, n, embedded.MissReason(i).String())
 			}

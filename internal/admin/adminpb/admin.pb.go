@@ -370,8 +370,8 @@ type GetStatsReply struct {
 	PreparedBytes     uint64                 `protobuf:"varint,2,opt,name=prepared_bytes,json=preparedBytes,proto3" json:"prepared_bytes,omitempty"` // memory that is allocated
 	UsedBytes         uint64                 `protobuf:"varint,3,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
 	LeasedBytes       uint64                 `protobuf:"varint,4,opt,name=leased_bytes,json=leasedBytes,proto3" json:"leased_bytes,omitempty"`
-	PinnedBytes       uint64                 `protobuf:"varint,5,opt,name=pinned_bytes,json=pinnedBytes,proto3" json:"pinned_bytes,omitempty"`       // by hard pins
-	StrandedBytes     uint64                 `protobuf:"varint,6,opt,name=stranded_bytes,json=strandedBytes,proto3" json:"stranded_bytes,omitempty"` // free memory that no size class can use as it lies
+	PinnedBytes       uint64                 `protobuf:"varint,5,opt,name=pinned_bytes,json=pinnedBytes,proto3" json:"pinned_bytes,omitempty"` // by hard pins
+	IdleBytes         uint64                 `protobuf:"varint,6,opt,name=idle_bytes,json=idleBytes,proto3" json:"idle_bytes,omitempty"`       // of slabs cut into slots, what holds no shard
 	Stored            *Amount                `protobuf:"bytes,7,opt,name=stored,proto3" json:"stored,omitempty"`
 	Namespaces        uint64                 `protobuf:"varint,8,opt,name=namespaces,proto3" json:"namespaces,omitempty"`
 	Clients           uint64                 `protobuf:"varint,9,opt,name=clients,proto3" json:"clients,omitempty"`
@@ -458,9 +458,9 @@ func (x *GetStatsReply) GetPinnedBytes() uint64 {
 	return 0
 }
 
-func (x *GetStatsReply) GetStrandedBytes() uint64 {
+func (x *GetStatsReply) GetIdleBytes() uint64 {
 	if x != nil {
-		return x.StrandedBytes
+		return x.IdleBytes
 	}
 	return 0
 }
@@ -2295,15 +2295,16 @@ const file_internal_admin_adminpb_admin_proto_rawDesc = "" +
 	"\fpinned_bytes\x18\x05 \x01(\x04R\vpinnedBytes\x12\x1f\n" +
 	"\vquota_bytes\x18\x06 \x01(\x04R\n" +
 	"quotaBytes\"\x11\n" +
-	"\x0fGetStatsRequest\"\xf7\x06\n" +
+	"\x0fGetStatsRequest\"\xef\x06\n" +
 	"\rGetStatsReply\x12%\n" +
 	"\x0ecapacity_bytes\x18\x01 \x01(\x04R\rcapacityBytes\x12%\n" +
 	"\x0eprepared_bytes\x18\x02 \x01(\x04R\rpreparedBytes\x12\x1d\n" +
 	"\n" +
 	"used_bytes\x18\x03 \x01(\x04R\tusedBytes\x12!\n" +
 	"\fleased_bytes\x18\x04 \x01(\x04R\vleasedBytes\x12!\n" +
-	"\fpinned_bytes\x18\x05 \x01(\x04R\vpinnedBytes\x12%\n" +
-	"\x0estranded_bytes\x18\x06 \x01(\x04R\rstrandedBytes\x129\n" +
+	"\fpinned_bytes\x18\x05 \x01(\x04R\vpinnedBytes\x12\x1d\n" +
+	"\n" +
+	"idle_bytes\x18\x06 \x01(\x04R\tidleBytes\x129\n" +
 	"\x06stored\x18\a \x01(\v2!.mooncake_sidecar.admin.v1.AmountR\x06stored\x12\x1e\n" +
 	"\n" +
 	"namespaces\x18\b \x01(\x04R\n" +

@@ -107,7 +107,7 @@ func (s *Service) GetStats(context.Context, *adminpb.GetStatsRequest) (*adminpb.
 	st := s.cfg.Stats()
 	reply := &adminpb.GetStatsReply{
 		CapacityBytes: st.SizeBytes, PreparedBytes: st.CapacityBytes, UsedBytes: st.UsedBytes, LeasedBytes: st.LeasedBytes,
-		PinnedBytes: st.PinnedBytes, Stored: amount(st.Chunks, st.UsedBytes),
+		PinnedBytes: st.PinnedBytes, IdleBytes: st.IdleBytes, Stored: amount(st.Chunks, st.UsedBytes),
 		Namespaces: uint64(st.Namespaces), Clients: uint64(st.Clients), UndeclaredClients: uint64(st.Undeclared),
 		OpenReads: uint64(st.OpenReads), OpenPuts: uint64(st.OpenPuts), Leases: uint64(st.Leases), Draining: st.Draining,
 		EvictionPolicy: st.Policy, Counters: st.Counters,
