@@ -37,8 +37,9 @@ func (m *Master) compactLocked() bool {
 
 // vacateLocked moves chunks out of a run, those that were used last first, as
 // long as the budget of bytes allows, and returns what is left of that. What does
-// not move is dropped, if drop says so, and stays otherwise. With drop, colder
-// chunks of the size make room for those that move.
+// not move is dropped, if drop says so, and stays otherwise. With drop, and where
+// no disk is to have them first, colder chunks of the size make room for those
+// that move.
 //
 // REQUIRES: with drop, idleRunLocked.
 func (m *Master) vacateLocked(id uint32, budget int, drop bool) int {
@@ -51,7 +52,7 @@ func (m *Master) vacateLocked(id uint32, budget int, drop bool) int {
 		if !ok {
 			continue // it went with another shard, or made room
 		}
-		if budget >= int(slotBytes) && m.live[rec].state == Active && m.movableLocked(rec, slot) && m.placeForLocked(rec, slotBytes, drop) {
+		if budget >= int(slotBytes) && m.live[rec].state == Active && m.movableLocked(rec, slot) && m.placeForLocked(rec, slotBytes, drop && m.lower == nil) {
 			if still, ok := m.seg.ownerOf(slot); ok && still == rec {
 				m.moveSlotLocked(rec, slot)
 				budget -= int(slotBytes)

@@ -21,6 +21,8 @@ const (
 	heatSamples = 16
 	// rowsAtOnce bounds how many rows change hands at a time.
 	rowsAtOnce = 4
+	// diskWorth: what is on the disk too costs only its reading again.
+	diskWorth = 8
 	// tries bounds how many runs are tried that turn out to be in use.
 	tries = 16
 	// leastAge is what counts as just used.
@@ -51,7 +53,7 @@ func (m *Master) balanceLocked(slotBytes uint32, dropped time.Duration) {
 	donors := m.donorsLocked(c)
 	mine := float64(m.seg.SlabBytes) / max(c.evicted, leastAge).Seconds()
 	for range rowsAtOnce {
-		if len(donors) == 0 || donors[0].heat*worthMoving >= mine {
+		if len(donors) == 0 || donors[0].heat*worthMoving >= mine || m.demoteRowLocked(donors[0].first, c.run) {
 			return
 		}
 		donors = m.takeRunLocked(c, donors)
@@ -139,7 +141,11 @@ func (m *Master) heatLocked(id uint32) float64 {
 			return math.Inf(1)
 		}
 		seen++
-		heat += float64(s.slotBytes) / max(age(m.clock.elapsed, m.lastUse[rec]), leastAge).Seconds()
+		worth := float64(s.slotBytes) / max(age(m.clock.elapsed, m.lastUse[rec]), leastAge).Seconds()
+		if m.onDiskLocked(rec) {
+			worth /= diskWorth
+		}
+		heat += worth
 	}
 	if seen == 0 {
 		return float64(s.used) * float64(s.slotBytes) // nothing is known of them
@@ -185,4 +191,38 @@ func (m *Master) idleRunLocked(id uint32) bool {
 		}
 	}
 	return idle == s.used // the rest has an open put, or a reader of a dropped chunk
+}
+
+// demoteRowLocked hands to the disk, if there is one, what it does not have of a
+// row of slabs, and tells whether it takes any of it: then the row is worth
+// little the next time that somebody asks.
+func (m *Master) demoteRowLocked(first, slabs uint32) bool {
+	if m.lower == nil {
+		return false
+	}
+	begun := false
+	for _, id := range m.alloc.runsIn(first, slabs) {
+		for _, slot := range m.slotsByUseLocked(id) {
+			rec, ok := m.seg.ownerOf(slot)
+			if !ok || m.live[rec].state != Active || !m.movableLocked(rec, slot) || m.onDiskLocked(rec) {
+				continue
+			}
+			if r := m.seg.peekRecord(rec); m.lower.tier.CanDemote(m.groupOf(&r).wholeBytes()) {
+				m.leavePolicyLocked(rec)
+				m.demoteLocked(rec)
+				begun = true
+			}
+		}
+	}
+	return begun
+}
+
+func (m *Master) onDiskLocked(rec uint32) bool {
+	if m.lower == nil {
+		return false
+	}
+	r := m.seg.peekRecord(rec)
+	key := m.diskKeyOf(&r)
+	_, there := m.lower.tier.Look(&key)
+	return there
 }
