@@ -96,11 +96,24 @@ def salt_tag(cache_salt: str | None) -> str:
     return hashlib.sha256(cache_salt.encode()).hexdigest()[:16] if cache_salt else ""
 
 
-def hash_blob(hashes: Sequence[bytes], count: int) -> tuple[int, bytes]:
-    """(length of one hash, the first ``count`` hashes back to back); (0, empty) without hashes."""
+def hash_blob(hashes: Sequence[bytes], count: int, joined: bytes = b"") -> tuple[int, bytes]:
+    """(length of one hash, the first ``count`` hashes back to back); (0, empty) without hashes.
+
+    Args:
+        joined: the beginning of ``hashes`` where it was put together before.
+    """
     if not hashes or count <= 0:
         return 0, b""
-    return len(hashes[0]), b"".join(hashes[:count] if count < len(hashes) else hashes)
+    count = min(count, len(hashes))
+    length = len(hashes[0])
+    if len(joined) >= count * length:
+        return length, joined[: count * length]
+    return length, b"".join(hashes[:count] if count < len(hashes) else hashes)
+
+
+def table_bytes(tables: Sequence[Sequence[int]], token_len: int, block_tokens: Sequence[int]) -> list[bytes]:
+    """By store group: the blocks that hold the first ``token_len`` tokens, as ``block_bytes``."""
+    return [block_bytes(table[: -(-token_len // tokens)]) for table, tokens in zip(tables, block_tokens, strict=True)]
 
 
 @dataclass(slots=True)
@@ -156,21 +169,22 @@ def load_frame(
     request: Any,
     token_len: int,
     local_tokens: int,
-    tables: Sequence[Sequence[int]],
+    blocks: list[bytes],
     tails: Sequence[tuple[int, int]],
     hash_tokens: int,
-    block_tokens: Sequence[int],
     wishes: msg.Controls | None = None,
+    hashes: bytes = b"",
 ) -> bytes:
     """The frame of a load job.
 
     Args:
         token_len: length of the hit in tokens, of which ``local_tokens`` are in the engine.
-        tables: block table by store group.
+        blocks: block table by store group, of ``table_bytes``.
         tails: the lookup's (store group, boundary tokens) pairs.
+        hashes: the request's first hashes as the lookup put them together, if it did.
     """
     reach = max([token_len, *(tokens for _, tokens in tails)])
-    hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens))
+    hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens), hashes)
     return pack(
         msg.encode(
             msg.LoadJob(
@@ -181,10 +195,7 @@ def load_frame(
                 local_tokens=local_tokens,
                 hash_len=hash_len,
                 hashes=blob,
-                blocks=[
-                    block_bytes(table[: -(-token_len // tokens)])
-                    for table, tokens in zip(tables, block_tokens, strict=True)
-                ],
+                blocks=blocks,
                 tails=list(tails),
                 salt_tag=salt_tag(request.cache_salt),
                 controls=wishes,

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mooncake_sidecar.channel import MAX_FRAMES, NO, Channel, ChannelError, pack_message
 from mooncake_sidecar.ids import wire_id
@@ -40,6 +40,8 @@ class Hit:
     tails: tuple[tuple[int, int], ...] = ()
     tiers: tuple[tuple[int, int], ...] = ()
     """The hit by tier, as (tier, tokens) from its first token on; empty: all in host memory."""
+    hashes: bytes = field(default=b"", compare=False, repr=False)
+    """The hashes that were asked about, back to back, so that a load need not put them together again."""
 
 
 MISS = Hit(0)
@@ -56,8 +58,11 @@ class LookupCounters:
     malformed: int = 0
 
 
-def decode_answer(payload: bytes, tiers: bytes = b"") -> Hit:
+def decode_answer(payload: bytes, tiers: bytes = b"", hashes: bytes = b"") -> Hit:
     """Parse the in-tree reply: u32 tokens, then (u32 group, u32 tokens) pairs; and what follows the status's flags.
+
+    Args:
+        hashes: those that were asked about.
 
     Raises:
         ValueError: any other length; the single byte 00 is the server's error.
@@ -67,7 +72,10 @@ def decode_answer(payload: bytes, tiers: bytes = b"") -> Hit:
     if len(tiers) % _TIER.size or len(tiers) > _MAX_TIERS * _TIER.size:
         raise ValueError(f"a lookup reply with {len(tiers)} bytes of tiers")
     return Hit(
-        _U32.unpack_from(payload)[0], tuple(_PAIR.iter_unpack(payload[4:])), tuple(_TIER.iter_unpack(tiers))
+        _U32.unpack_from(payload)[0],
+        tuple(_PAIR.iter_unpack(payload[4:])),
+        tuple(_TIER.iter_unpack(tiers)),
+        hashes,
     )
 
 
@@ -77,6 +85,7 @@ class _Asked:
     tokens: int
     began: float
     deadline: float
+    hashes: bytes
     hit: Hit | None = None
     again: bool = False
 
@@ -231,14 +240,15 @@ class LookupClient:
         self._forget(request_id)
         self._sequence += 1
         self.counters.lookups += 1
-        entry = _Asked(self._sequence, num_tokens, began, deadline)
+        blob = b"".join(hashes)
+        entry = _Asked(self._sequence, num_tokens, began, deadline, blob)
         channel.send(
             pack_message(
                 [
                     _TAG,
                     _U32.pack(num_tokens),
                     _U16.pack(len(hashes[0]) if hashes else 0),
-                    b"".join(hashes),
+                    blob,
                     wire_id(request_id).encode(),
                     _U64.pack(self._sequence),
                 ]
@@ -310,7 +320,7 @@ class LookupClient:
                 entry.again = True
                 continue
             try:
-                self._answered(entry, decode_answer(frames[0], frames[1][_TRAILER.size :]), True)
+                self._answered(entry, decode_answer(frames[0], frames[1][_TRAILER.size :], entry.hashes), True)
             except ValueError:
                 self.counters.malformed += 1
                 self._answered(entry, MISS, False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mooncake_sidecar import tiers
-from mooncake_sidecar.jobs import JobCommand, Numbering, Report, StepCommands, block_bytes, load_frame
+from mooncake_sidecar.jobs import JobCommand, Numbering, Report, StepCommands, load_frame, table_bytes
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import PinLedger
@@ -112,7 +112,7 @@ class SchedulerRole:
         external = min(hit.tokens, limit) - local_tokens
         if external <= 0:
             return 0, False
-        entry.load = LoadPlan(local_tokens, local_tokens + external, hit.tails, hit.tiers, hit.tokens)
+        entry.load = LoadPlan(local_tokens, local_tokens + external, hit.tails, hit.tiers, hit.tokens, hit.hashes)
         return external, True
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
@@ -259,10 +259,8 @@ class SchedulerRole:
     def _load(self, entry: Entry) -> JobCommand:
         request, plan = entry.request, entry.load
         entry.load = None
-        suspects = b""
-        if self._by_block:
-            tokens = self._block_tokens[0]
-            suspects = block_bytes(plan.tables[0][plan.local_tokens // tokens : -(-plan.token_len // tokens)])
+        blocks = table_bytes(plan.tables, plan.token_len, self._block_tokens)
+        suspects = blocks[0][4 * (plan.local_tokens // self._block_tokens[0]) :] if self._by_block else b""
         job = self._numbers.take()
         frame = load_frame(
             job,
@@ -270,11 +268,11 @@ class SchedulerRole:
             request,
             plan.token_len,
             plan.local_tokens,
-            plan.tables,
+            blocks,
             plan.tails,
             self._hash,
-            self._block_tokens,
             entry.wishes,
+            plan.hashes,
         )
         return JobCommand(job, request.request_id, frame, suspects)
 

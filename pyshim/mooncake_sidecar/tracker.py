@@ -18,6 +18,8 @@ class LoadPlan:
     tiers: tuple[tuple[int, int], ...] = ()
     """The lookup's (tier, tokens) pairs, of the ``hit_tokens`` that it found."""
     hit_tokens: int = 0
+    hashes: bytes = b""
+    """The request's hashes as the lookup had them, back to back; may be empty."""
     armed: bool = False
     """vLLM has allocated the blocks; the job goes out with this step."""
     tables: tuple[list[int], ...] = ()

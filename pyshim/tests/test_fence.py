@@ -92,7 +92,7 @@ class Rank:
 
     def load(self, request, blocks, local=0):
         self.jobs += 1
-        frame = load_frame(self.jobs, 1, request, len(blocks) * TOKENS, local * TOKENS, [blocks], [], TOKENS, [TOKENS])
+        frame = load_frame(self.jobs, 1, request, len(blocks) * TOKENS, local * TOKENS, [block_bytes(blocks)], [], TOKENS)
         self.step(StepCommands(loads=[JobCommand(self.jobs, request.request_id, frame, block_bytes(blocks[local:]))]))
         return self.jobs
 
