@@ -1,0 +1,142 @@
+package lookup
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+)
+
+// Targets of a lookup on an idle machine.
+const (
+	// shareOfInTree is the most of the in-tree server's time that ours may take.
+	shareOfInTree = 0.02
+	// crowdSpread is the most that the slowest hundredth may take over the median.
+	crowdSpread = 10
+)
+
+// Row is what one client saw of one server for one question.
+type Row struct {
+	Question string `json:"question"`
+	// Client is "vllm" (its own client, in Python) or "go".
+	Client string `json:"client"`
+	// Server is "ours" or "intree".
+	Server       string  `json:"server"`
+	Samples      int     `json:"samples"`
+	MedianMicros float64 `json:"median_us"`
+	P10Micros    float64 `json:"p10_us"`
+	P90Micros    float64 `json:"p90_us"`
+	// TargetMicros is the most that the median may be, 0 for no target.
+	TargetMicros float64 `json:"target_us,omitempty"`
+	// Ratio is the median over the in-tree server's to the same client and
+	// question, 0 where there is none.
+	Ratio float64 `json:"ratio_to_intree,omitempty"`
+}
+
+// Crowd is what many clients at once saw.
+type Crowd struct {
+	Question     string  `json:"question"`
+	Clients      int     `json:"clients"`
+	Samples      int     `json:"samples"`
+	MedianMicros float64 `json:"median_us"`
+	P99Micros    float64 `json:"p99_us"`
+	// Ratio is the slowest hundredth's over the median.
+	Ratio float64 `json:"p99_to_median"`
+}
+
+// Result is a whole run.
+type Result struct {
+	Asked  int     `json:"asked_chunks"`
+	Others int     `json:"other_chunks"`
+	Rows   []Row   `json:"rows"`
+	Crowds []Crowd `json:"crowds"`
+	// Missed are the targets that were not met, in words.
+	Missed []string `json:"missed"`
+}
+
+// quantile of samples in nanoseconds, in microseconds; NaN of none.
+func quantile(nanos []int64, q float64) float64 {
+	if len(nanos) == 0 {
+		return math.NaN()
+	}
+	sorted := slices.Sorted(slices.Values(nanos))
+	return float64(sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]) / 1e3
+}
+
+func rowOf(q *question, client, server string, nanos []int64) Row {
+	return Row{
+		Question: q.Name, Client: client, Server: server, Samples: len(nanos),
+		MedianMicros: quantile(nanos, 0.5), P10Micros: quantile(nanos, 0.1), P90Micros: quantile(nanos, 0.9),
+	}
+}
+
+func crowdOf(q *question, clients int, nanos []int64) Crowd {
+	c := Crowd{Question: q.Name, Clients: clients, Samples: len(nanos), MedianMicros: quantile(nanos, 0.5), P99Micros: quantile(nanos, 0.99)}
+	c.Ratio = c.P99Micros / c.MedianMicros
+	return c
+}
+
+// judge fills in ratios and what is missed. limits are the targets by question,
+// for our server.
+func (r *Result) judge(limits map[string]float64) {
+	r.Missed = []string{}
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		if row.Server != ours {
+			continue
+		}
+		row.TargetMicros = limits[row.Question]
+		if row.TargetMicros > 0 && row.MedianMicros > row.TargetMicros {
+			r.Missed = append(r.Missed, fmt.Sprintf("%s, client %s: %.0f us, at most %.0f", row.Question, row.Client, row.MedianMicros, row.TargetMicros))
+		}
+		at := slices.IndexFunc(r.Rows, func(o Row) bool {
+			return o.Server == theirs && o.Client == row.Client && o.Question == row.Question
+		})
+		if at < 0 {
+			continue
+		}
+		row.Ratio = row.MedianMicros / r.Rows[at].MedianMicros
+		if row.Ratio > shareOfInTree {
+			r.Missed = append(r.Missed, fmt.Sprintf("%s, client %s: %.2f %% of the in-tree server's time, at most %.0f %%",
+				row.Question, row.Client, 100*row.Ratio, 100*shareOfInTree))
+		}
+	}
+	for i := range r.Crowds {
+		if c := &r.Crowds[i]; c.Ratio > crowdSpread {
+			r.Missed = append(r.Missed, fmt.Sprintf("%s, %d clients: the slowest hundredth takes %.1f medians, at most %d", c.Question, c.Clients, c.Ratio, crowdSpread))
+		}
+	}
+}
+
+// Print writes the result for people.
+func (r *Result) Print(out io.Writer) {
+	fmt.Fprintf(out, "%d chunks asked, %d others in the index; microseconds in the client's process\n", r.Asked, r.Others)
+	fmt.Fprintf(out, "%-22s %-6s %-7s %10s %10s %10s %8s %9s %6s\n", "question", "client", "server", "median", "p10", "p90", "target", "of in-tree", "n")
+	for i := range r.Rows {
+		row := &r.Rows[i]
+		target, ratio := "", ""
+		if row.TargetMicros > 0 {
+			target = fmt.Sprintf("%.0f", row.TargetMicros)
+		}
+		if row.Ratio > 0 {
+			ratio = fmt.Sprintf("%.2f %%", 100*row.Ratio)
+		}
+		fmt.Fprintf(out, "%-22s %-6s %-7s %10.0f %10.0f %10.0f %8s %9s %6d\n", row.Question, row.Client, row.Server,
+			row.MedianMicros, row.P10Micros, row.P90Micros, target, ratio, row.Samples)
+	}
+	for i := range r.Crowds {
+		c := &r.Crowds[i]
+		fmt.Fprintf(out, "%-22s %d clients at once: median %.0f, p99 %.0f, %.1f medians (n=%d)\n", c.Question, c.Clients, c.MedianMicros, c.P99Micros, c.Ratio, c.Samples)
+	}
+	for _, missed := range r.Missed {
+		fmt.Fprintf(out, "MISSED  %s\n", missed)
+	}
+}
+
+// JSON writes the result for programs.
+func (r *Result) JSON(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	encoder.SetIndent("", " ")
+	return encoder.Encode(r)
+}

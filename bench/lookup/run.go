@@ -1,0 +1,218 @@
+package lookup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
+)
+
+// The servers.
+const (
+	ours   = "ours"
+	theirs = "intree"
+)
+
+// Options of a run.
+type Options struct {
+	// Binaries is the folder of mooncake-lookupd.
+	Binaries string
+	// Source is the repository, for the Python side.
+	Source string
+	// Python, if not empty, has vLLM and Mooncake: its client asks too, and its
+	// server is asked by turns.
+	Python string
+	// Asked and Others are chunks.
+	Asked, Others int
+	// Rounds is how often each question is asked of each server.
+	Rounds int
+	// Clients ask at once, 0 for no crowd.
+	Clients int
+	// Progress is told what goes on.
+	Progress func(string)
+}
+
+// sizes are the tensor-parallel sizes that are measured.
+var sizes = []int{1, 8}
+
+// limitsMicros are the targets.
+var limitsMicros = map[string]float64{
+	"present, TP1": 500, "present, TP8": 800, "first missing, TP1": 200, "first missing, TP8": 200,
+}
+
+// Run measures. It leaves no process and no file.
+func Run(ctx context.Context, o *Options) (_ *Result, err error) {
+	if o.Asked < 1 || o.Others < 0 || o.Rounds < 1 || o.Clients < 0 {
+		return nil, fmt.Errorf("%d chunks asked, %d others, %d rounds, %d clients: can't be measured", o.Asked, o.Others, o.Rounds, o.Clients)
+	}
+	dir, err := os.MkdirTemp("", "lookup-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	questions, err := ask(dir, o.Asked)
+	if err != nil {
+		return nil, err
+	}
+	o.Progress(fmt.Sprintf("filling an index with %d chunks", o.Others+len(sizes)*o.Asked))
+	segment, err := serve(ctx, o, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer segment.close()
+
+	r := &Result{Asked: o.Asked, Others: o.Others}
+	if o.Python != "" {
+		if err := r.withInTree(ctx, o, dir, questions); err != nil {
+			return nil, err
+		}
+	}
+	o.Progress("asking from Go")
+	if err := r.fromGo(o, dir, questions); err != nil {
+		return nil, err
+	}
+	r.judge(limitsMicros)
+	return r, nil
+}
+
+// ask writes the hashes down and returns the questions. A request is one token
+// longer than its blocks: its last token is never looked up.
+func ask(dir string, asked int) ([]question, error) {
+	var questions []question
+	for _, kind := range []struct {
+		name  string
+		first int
+		want  int
+	}{{"present", 0, asked * blockTokens}, {"first missing", 1 << 29, 0}} {
+		blob := blobOf(kind.first, asked)
+		file := filepath.Join(dir, kind.name+".hashes")
+		if err := os.WriteFile(file, blob, 0o600); err != nil {
+			return nil, err
+		}
+		for _, tp := range sizes {
+			questions = append(questions, question{
+				Name: fmt.Sprintf("%s, TP%d", kind.name, tp), Port: tp, Tokens: asked*blockTokens + 1, File: file, Want: kind.want, blob: blob,
+			})
+		}
+	}
+	return questions, nil
+}
+
+// served is a lookupd with its segment and engines.
+type served struct {
+	segment *shm.Segment
+	daemon  *process
+	close   func()
+}
+
+func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
+	s := &served{}
+	var undo []func()
+	s.close = func() {
+		for i := range undo {
+			undo[len(undo)-1-i]()
+		}
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	segment, layout, err := filled(o.Asked, o.Others, sizes)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { _ = segment.Close() }) // it was for this run
+	debug.FreeOSMemory()                                // what the filling took is not the daemon's
+	keeper, err := keep(dir, segment, &layout)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, keeper.close)
+	o.Progress("starting mooncake-lookupd, which takes the index over")
+	if s.daemon, err = lookupd(ctx, o.Binaries, dir); err != nil {
+		return nil, err
+	}
+	undo = append(undo, s.daemon.stop)
+	for _, tp := range sizes {
+		conn, err := register(ctx, dir, socketPath(dir, tp), tp)
+		if err != nil {
+			return nil, err
+		}
+		undo = append(undo, func() { _ = conn.Close() }) // the daemon unbinds its socket
+	}
+	return s, nil
+}
+
+// socketPath is where an in-tree client looks for the socket.
+func socketPath(base string, port int) string {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost" // Python's gethostname has none either
+	}
+	return filepath.Join(base, fmt.Sprintf("lookup_rpc_port_%d_host_%s_dp_rank0", port, host))
+}
+
+// withInTree has vLLM's client ask both servers by turns.
+func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questions []question) error {
+	o.Progress("starting the in-tree server and storing its keys")
+	server, base, err := inTree(ctx, o.Python, o.Source, dir, questions[0].File, sizes)
+	if err != nil {
+		return err
+	}
+	defer server.stop()
+	o.Progress("asking both by turns with vLLM's client")
+	taken, err := askInTreeClient(ctx, o.Python, o.Source, dir, &script{
+		Bases: map[string]string{ours: dir, theirs: base}, Questions: questions, Warm: 3, Rounds: o.Rounds, HashBytes: hashBytes,
+	})
+	if err != nil {
+		return err
+	}
+	for i := range questions {
+		for _, server := range []string{ours, theirs} {
+			r.Rows = append(r.Rows, rowOf(&questions[i], "vllm", server, taken[server][questions[i].Name]))
+		}
+	}
+	return nil
+}
+
+// fromGo asks our server from this process: one client, then many.
+func (r *Result) fromGo(o *Options, dir string, questions []question) (err error) {
+	transport, err := zmqx.New()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, transport.Close()) }()
+	for i := range questions {
+		q := &questions[i]
+		a, err := newAsker(transport, socketPath(dir, q.Port), q)
+		if err != nil {
+			return err
+		}
+		runtime.GC()
+		taken, err := a.times(20, max(o.Rounds, 200))
+		_ = a.client.Close() // all is answered
+		if err != nil {
+			return fmt.Errorf("%s: %w", q.Name, err)
+		}
+		r.Rows = append(r.Rows, rowOf(q, "go", ours, taken))
+	}
+	if o.Clients == 0 {
+		return nil
+	}
+	for i := range questions {
+		q := &questions[i]
+		taken, err := crowd(transport, socketPath(dir, q.Port), q, o.Clients, max(o.Rounds/4, 10))
+		if err != nil {
+			return fmt.Errorf("%s, %d clients: %w", q.Name, o.Clients, err)
+		}
+		r.Crowds = append(r.Crowds, crowdOf(q, o.Clients, taken))
+	}
+	return nil
+}

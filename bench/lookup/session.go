@@ -1,0 +1,128 @@
+package lookup
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
+	"github.com/mooncake-sidecar/sidecar/internal/version"
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
+)
+
+// keeper hands a segment to the lookupd that asks for it, as a worker does.
+type keeper struct {
+	listener *unixmsg.Listener
+	done     chan struct{}
+}
+
+// keep serves at a worker's socket in the runtime directory.
+func keep(dir string, segment *shm.Segment, layout *embedded.Layout) (*keeper, error) {
+	l, err := unixmsg.Listen(filepath.Join(dir, "worker-bench-0.sock"), unixmsg.Options{})
+	if err != nil {
+		return nil, err
+	}
+	k := &keeper{listener: l, done: make(chan struct{})}
+	offer := &connector.Segments{Type: connector.TypeSegments, FDs: 1, Segments: []connector.SegmentInfo{{
+		UUID: hex.EncodeToString(layout.UUID[:]), Bytes: layout.FileBytes, DataOffset: layout.DataOffset,
+	}}}
+	go func() {
+		defer close(k.done)
+		for {
+			conn, err := l.Accept()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err == nil {
+				_ = offerTo(conn, offer, segment.FD()) // lookupd says what it misses
+				_ = conn.Close()                       // all is said
+			}
+		}
+	}()
+	return k, nil
+}
+
+func offerTo(conn *unixmsg.Conn, offer *connector.Segments, fd int) error {
+	frames := connector.NewFrameReader(conn)
+	if _, err := receive[connector.Hello](frames); err != nil {
+		return err
+	}
+	welcome := &connector.Welcome{Type: connector.TypeWelcome, Protocol: connector.ProtocolVersion, Daemon: "mooncake-worker", Version: version.Version, PID: os.Getpid(), Session: 1}
+	if err := say(conn, welcome); err != nil {
+		return err
+	}
+	return say(conn, offer, fd)
+}
+
+// close waits for the end of serving.
+func (k *keeper) close() {
+	_ = k.listener.Close() // nobody asks any more
+	<-k.done
+}
+
+// register opens an engine's session; its lookup socket is there until the
+// session is closed.
+func register(ctx context.Context, dir, path string, tp int) (*unixmsg.Conn, error) {
+	conn, err := unixmsg.Dial(ctx, filepath.Join(dir, "lookupd.sock"), nil)
+	if err != nil {
+		return nil, err
+	}
+	frames := connector.NewFrameReader(conn)
+	name := fmt.Sprintf("bench-tp%d", tp)
+	hello := &connector.Hello{
+		Type: connector.TypeHello, Protocol: connector.ProtocolVersion, Role: connector.RoleSchedulerShim,
+		PID: os.Getpid(), EngineID: name, Epoch: 1, Version: version.Version,
+	}
+	engine := &connector.Engine{Type: connector.TypeEngine, Namespace: *specOf(tp), LookupPath: path, LookupEngine: name}
+	if err := converse(conn, frames, hello, engine); err != nil {
+		return nil, errors.Join(fmt.Errorf("register an engine: %w", err), conn.Close())
+	}
+	return conn, nil
+}
+
+func converse(conn *unixmsg.Conn, frames *connector.FrameReader, hello *connector.Hello, engine *connector.Engine) error {
+	if err := say(conn, hello); err != nil {
+		return err
+	}
+	if _, err := receive[connector.Welcome](frames); err != nil {
+		return err
+	}
+	if err := say(conn, engine); err != nil {
+		return err
+	}
+	_, err := receive[connector.Registered](frames)
+	return err
+}
+
+func say(conn *unixmsg.Conn, msg any, fds ...int) error {
+	frame, err := connector.AppendFrame(nil, msg)
+	if err != nil {
+		return err
+	}
+	return conn.WriteFDs(frame, fds)
+}
+
+// receive reads a message that must be a *T.
+func receive[T any](frames *connector.FrameReader) (*T, error) {
+	frame, err := frames.Next()
+	if err != nil {
+		return nil, err
+	}
+	msg, err := connector.Decode(frame)
+	if err != nil {
+		return nil, err
+	}
+	switch msg := msg.(type) {
+	case *T:
+		return msg, nil
+	case *connector.Error:
+		return nil, fmt.Errorf("refused (%s): %s", msg.Code, msg.Message)
+	}
+	return nil, fmt.Errorf("got a %T, want a %T", msg, new(T))
+}
