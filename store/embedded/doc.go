@@ -6,20 +6,29 @@
 // The segment describes itself, so that a master that was killed can be
 // replaced without losing what is cached:
 //
-//	header | sessions | namespaces | slab table | records | slot table | data
+//	header | sessions | namespaces | salt tags | slab table | records | slot table | data
 //
 // The data area is cut into slabs of one size; a slab belongs to one size class
-// at a time and is cut into slots of that size. A record is a chunk: namespace,
-// group, hash, parent, depth, the bitmap of its shards, and the first of its
-// slots; the slots of a chunk form a list through the slot table, which holds
-// each shard's number and checksum. Everything is little-endian and written by
-// the master alone; workers write only the bytes of slots that were granted to
-// them.
+// at a time and is cut into slots of that size. A record is a chunk: hash, parent,
+// namespace, group, depth, state, salt tag, pins, expiry, and the first of its
+// slots. The slots of a chunk form a list through the slot table, which holds
+// each shard's number and checksum; the last names the record. The master alone
+// writes the tables; workers write only the bytes of slots that were granted to
+// them. Records are words in the machine's byte order, all else is little-endian.
 //
 // A record counts only if its CRC fits, which covers its slots' entries too, and
-// becomes valid by one 64-byte write after its bytes and slots are final: a master that dies at any instant
-// leaves each chunk whole or absent. The bytes themselves carry a CRC-32C that
-// the loading worker checks, so a mistake here costs a miss and not a token.
+// becomes valid by its last word, written after its bytes and slots are final: a
+// master that dies at any instant leaves each chunk whole or absent. The bytes
+// themselves carry a CRC-32C that the loading worker checks, so a mistake here
+// costs a miss and not a token.
+//
+// Tables take memory as they fill: the record table in steps, a slab's part of
+// the slot table when the slab takes up a size. A chunk costs 64 bytes of record
+// and 8 a shard there, and some 25 in the master's own memory, index included.
+//
+// # Lookups
+//
+// Lookups take no lock and wait for no writer: see View, and package index.
 //
 // # Lifecycle of a chunk
 //
