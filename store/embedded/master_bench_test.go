@@ -2,46 +2,56 @@ package embedded
 
 import (
 	"fmt"
+	"log/slog"
 	"testing"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
-	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 // BenchmarkExists probes the chunks of one request in an index that holds many
 // others.
 func BenchmarkExists(b *testing.B) {
-	for _, others := range []int{1 << 14, 1 << 18} {
-		b.Run(fmt.Sprintf("chunks=8192/others=%d", others), func(b *testing.B) {
-			const chunks = 8192
-			w := newWorld(b, uint64(chunks+others)*16<<10)
-			s := w.open(1, 1, 100, Declaration{})
-			ns := w.namespace(testSpec("m", 4096, 1))
-			hashes := make([]kv.Hash, chunks)
-			for i := range chunks + others {
-				h := testHash(i)
-				if i < chunks {
-					hashes[i] = h
-				}
-				g, err := w.m.PutStart(s, ns, []store.PutItem{{Hash: h}})
-				if err != nil || g[0].Status != store.PutGranted {
-					b.Fatal(g, err)
-				}
-				if _, err := w.m.PutEnd(s, []store.PutCommit{{Ticket: g[0].Ticket}}); err != nil {
-					b.Fatal(err)
-				}
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				v := w.m.View(ns.ID)
-				for i := range hashes {
-					if v.Exists(0, hashes[i]) != kv.Present {
-						b.Fatal("lost")
-					}
-				}
-				v.Close()
-			}
-			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/chunks, "ns/probe")
+	const chunks = 8192
+	for _, others := range []int{1 << 14, 1 << 20} {
+		layout, err := NewLayout([16]byte{1}, uint64(chunks+others)*bytesPerRecord)
+		if err != nil {
+			b.Fatal(err)
+		}
+		m, err := Create(newTablesOnly(b, &layout), layout, Options{
+			Alive: func(uint32, uint64) bool { return true }, Log: slog.New(slog.DiscardHandler),
 		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		w := &world{tb: b, m: m, alive: map[uint32]bool{}}
+		w.prepare()
+		s := w.open(1, 1, 100, Declaration{})
+		ns := w.namespace(testSpec("m", 4096, 1))
+		fillWhole(b, m, s, ns, 0, others/2, 1)
+		fillWhole(b, m, s, ns, others/2, others/2+chunks, 1)
+		fillWhole(b, m, s, ns, others/2+chunks, others+chunks, 1)
+		for _, what := range []struct {
+			name  string
+			first int
+			want  kv.Existence
+		}{{"present", others / 2, kv.Present}, {"absent", 1 << 30, kv.Absent}} {
+			hashes := make([]kv.Hash, chunks)
+			for i := range hashes {
+				hashes[i] = counted(what.first + i)
+			}
+			b.Run(fmt.Sprintf("chunks=%d/others=%d/%s", chunks, others, what.name), func(b *testing.B) {
+				b.ReportAllocs()
+				for b.Loop() {
+					v := m.View(ns.ID)
+					for i := range hashes {
+						if v.Exists(0, hashes[i]) != what.want {
+							b.Fatal("wrong")
+						}
+					}
+					v.Close()
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/chunks, "ns/probe")
+			})
+		}
 	}
 }
