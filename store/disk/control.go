@@ -185,13 +185,12 @@ func (t *Tier) noteRemovals(ctx context.Context, removals []removal) ([]removal,
 			if err := readAll(t.file, page, at); err != nil {
 				return err
 			}
-			h, err := decodeRecord(page)
-			if err != nil || h.sequence != p.sequence {
-				return nil // it is not there
+			if h, err := decodeRecord(page); err == nil && h.sequence == p.sequence { // else it is not there
+				h.removed = true
+				h.encode(page)
+				return writeAll(t.file, page, at)
 			}
-			h.removed = true
-			h.encode(page)
-			return writeAll(t.file, page, at)
+			return nil
 		})
 		if err != nil {
 			return removals[i:], err

@@ -213,7 +213,7 @@ func TestHang(t *testing.T) {
 				for i := range 40 {
 					into := [][]byte{make([]byte, 8192)}
 					open.Add(1)
-					taken := false
+					var taken bool
 					done := func(err error) {
 						if took := time.Since(began); took > 3*time.Second {
 							t.Errorf("chunk %d was answered after %v", i, took)

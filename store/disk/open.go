@@ -92,7 +92,8 @@ func (t *Tier) openFiles(file File, page []byte) (o opened, err error) {
 		// What an earlier setting let it have beyond.
 		return o, o.file.Limit(regionsAt + int64(t.opts.regions(o.super.regionBytes)*o.super.regionBytes))
 	}
-	return o, t.format(&o, page)
+	err = t.format(&o, page)
+	return o, err
 }
 
 // unsuitable says why a file can't be taken up, "" if it can.

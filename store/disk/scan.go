@@ -253,8 +253,8 @@ func (w *walk) run() ([]recordFound, error) {
 		if err != nil {
 			return nil, err
 		}
-		h, err := decodeRecord(b)
-		if err != nil || h.sequence != w.region.sequence || h.pages() > w.t.log.regionPages-w.page {
+		h, bad := decodeRecord(b)
+		if bad != nil || h.sequence != w.region.sequence || h.pages() > w.t.log.regionPages-w.page {
 			break // the end of what was written
 		}
 		r := recordFound{h, place{region: w.region.id, page: w.page, pages: h.pages(), sequence: h.sequence}}

@@ -112,7 +112,7 @@ func (t *Tier) Run(ctx context.Context) error {
 	loops.Go(func() { t.runReaders(ctx) })
 	loops.Go(func() { t.runControl(ctx) })
 	loops.Wait()
-	return t.close()
+	return t.close() //nolint:contextcheck // ctx is over by then
 }
 
 func (t *Tier) close() error {
