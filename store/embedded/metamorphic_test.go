@@ -118,7 +118,7 @@ func operations() []operation {
 		{"quota", 2, (*chaos).opQuota},
 		{"time to live", 2, (*chaos).opDefaultTTL},
 		{"drain", 1, (*chaos).opDrain},
-		{"mistake", 3, (*chaos).opMistake},
+		{"mistake", 5, (*chaos).opMistake},
 		{"crash", 1, (*chaos).opCrash},
 		{"torn crash", 2, (*chaos).opTornCrash},
 	}

@@ -470,6 +470,9 @@ func (c *chaos) opClock() {
 func (c *chaos) setClock(by time.Duration) {
 	c.w.now = c.w.now.Add(by)
 	c.elapsed += max(by, 0)
+	if c.w.m.Stats().SlotsMoved > 0 {
+		c.saw("moved")
+	}
 	c.note("   clock %v", by)
 	maps.DeleteFunc(c.leases, func(_ store.Lease, l *modelLease) bool { return c.elapsed > l.until })
 	c.tick()
