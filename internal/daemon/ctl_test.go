@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -31,7 +32,7 @@ type operated struct {
 
 const operatedSlots = 64 << 10
 
-func startOperated(t *testing.T) *operated {
+func startOperated(t *testing.T, flags ...string) *operated {
 	t.Helper()
 	o := &operated{t: t, dir: shortDir(t), spec: spec()}
 	o.spec.Model, o.spec.Groups[0].ShardBytes = "/models/operated", operatedSlots
@@ -39,7 +40,7 @@ func startOperated(t *testing.T) *operated {
 	if out, err := exec.Command("go", "build", "-o", o.program, "../../cmd/mooncake-lookupd").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	o.daemon = exec.Command(o.program, "--runtime-dir", o.dir, "--store-bytes", "64MiB", "--log-level", "error")
+	o.daemon = exec.Command(o.program, append([]string{"--runtime-dir", o.dir, "--store-bytes", "64MiB", "--log-level", "error"}, flags...)...)
 	o.daemon.Stderr = os.Stderr
 	if err := o.daemon.Start(); err != nil {
 		t.Fatal(err)
@@ -128,6 +129,7 @@ func list(chain, first, n int) string {
 // put stores a chain and returns how many of its chunks the store took.
 func (o *operated) put(chain, n int, tag string) (taken int) {
 	o.t.Helper()
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
 	items := make([]store.PutItem, n)
 	for i := range items {
 		items[i] = store.PutItem{Hash: key(chain, i), Depth: uint32(i)}
@@ -142,7 +144,9 @@ func (o *operated) put(chain, n int, tag string) (taken int) {
 	var commits []store.PutCommit
 	for _, g := range grants {
 		if g.Status == store.PutGranted {
-			commits = append(commits, store.PutCommit{Ticket: g.Ticket})
+			data := o.chunks.Segments()[g.Place.Segment].Data()[g.Place.Offset:][:g.Place.Bytes]
+			binary.LittleEndian.PutUint64(data, g.Ticket)
+			commits = append(commits, store.PutCommit{Ticket: g.Ticket, Checksum: crc32.Checksum(data, castagnoli)})
 		}
 	}
 	published, err := o.chunks.PutEnd(o.t.Context(), o.ns, commits)
@@ -186,6 +190,7 @@ type ctlStats struct {
 	Prepared uint64 `json:"prepared_bytes"`
 	Capacity uint64 `json:"capacity_bytes"`
 	Draining bool
+	Disk     *struct{ Chunks int }
 	Policy   string            `json:"eviction_policy"`
 	Counters map[string]uint64 `json:"counters"`
 }
@@ -348,4 +353,43 @@ func (o *operated) testRemoval(t *testing.T) {
 	if s := o.stats(); s.Chunks != 0 {
 		t.Errorf("%d chunks are left in an emptied store", s.Chunks)
 	}
+}
+
+// Chunks that went to the disk are fetched, and removed, by command.
+func TestCtlReachesTheDiskTier(t *testing.T) {
+	o := startOperated(t, "--disk-dir", t.TempDir(), "--disk-bytes", "256MiB", "--disk-write-bytes-per-s", "1GiB")
+	if s := o.stats(); s.Disk == nil {
+		t.Fatal("the daemon has no disk tier")
+	}
+	const chains, length = 12, 200 // more than twice the memory
+	resident := func(chain int) (n int) {
+		var reply struct {
+			Resident int `json:"resident_chunks"`
+			Begun    int `json:"begun_chunks"`
+		}
+		o.ctl(list(chain, 0, length), &reply, "prefetch", "--hashes", "-")
+		return reply.Resident
+	}
+	for chain := 1; chain <= chains; chain++ {
+		until(t, "room for a chain", func() bool { return o.put(chain, length, "") == length })
+	}
+	on := func() int { return o.stats().Disk.Chunks }
+	until(t, "a disk with chunks", func() bool { return on() > length })
+	fetched := 0
+	for chain := 1; chain <= chains && fetched == 0; chain++ {
+		before := resident(chain)
+		if before == length {
+			continue
+		}
+		until(t, "chunks that were fetched", func() bool {
+			fetched = resident(chain) - before
+			return fetched > 0
+		})
+	}
+	if fetched == 0 {
+		t.Error("every chain is still in memory")
+	}
+	o.want(0, "removed", "", nil, "remove", "--namespace", "operated", "--everything", "--yes")
+	o.want(1, "nothing was found", list(1, 0, length), nil, "prefetch", "--hashes", "-")
+	until(t, "an empty disk", func() bool { return on() == 0 })
 }

@@ -131,7 +131,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	}
 	defer stopCalls(calls)
 	timedCalls := &timedStore{service, ops.registry.StoreCallTimes(callPutStart, callPutEnd, callGet, callRelease)}
-	fast, err := serveWorkers(filepath.Join(dir, config.CallsSocket), timedCalls, &background, stop, log)
+	fast, err := serveWorkers(filepath.Join(dir, config.CallsSocket), timedCalls, &background, stop, log) //nolint:contextcheck // a call has its connection's
 	if err != nil {
 		return err
 	}
