@@ -65,17 +65,23 @@ func (t *Tier) finishFetch(f *fetch, c *Chunk, err error) {
 // begun all the same: about as long as an engine waits for a load.
 const latePatience = 4
 
-// runReaders begins fetches in their order, one on each free lane.
+// runReaders begins fetches in their order, on one free lane after the other.
+// Records that stand one behind the other are read with one call: chunks that
+// went down together often come up together.
 func (t *Tier) runReaders(ctx context.Context) {
 	var under sync.WaitGroup
 	defer under.Wait()
+	var held *fetch
 	for {
-		var f *fetch
-		select {
-		case <-ctx.Done():
-			t.drain(ErrClosed)
-			return
-		case f = <-t.fetches:
+		f := held
+		held = nil
+		if f == nil {
+			select {
+			case <-ctx.Done():
+				t.drain(ErrClosed)
+				return
+			case f = <-t.fetches:
+			}
 		}
 		if !t.mayRead() {
 			t.finishFetch(f, nil, ErrOutOfService)
@@ -96,8 +102,34 @@ func (t *Tier) runReaders(ctx context.Context) {
 			t.finishFetch(f, nil, ErrOutOfService)
 			continue
 		}
-		under.Go(func() { t.read(l, f) })
+		var batch []*fetch
+		batch, held = t.neighbours(f, uint32(len(l.buf)/PageBytes)/readSplit)
+		under.Go(func() { t.serve(l, batch) })
 	}
+}
+
+// readSplit keeps a call below the buffer's length, so that a load's chunks are
+// read on several lanes.
+const readSplit = 4
+
+// neighbours takes from the queue what stands right behind a fetch, up to so many
+// pages together, and returns the first that it took and that does not.
+func (t *Tier) neighbours(f *fetch, pages uint32) (batch []*fetch, other *fetch) {
+	batch = []*fetch{f}
+	for used := f.place.pages; used < pages; {
+		last := f.place
+		select {
+		case f = <-t.fetches:
+		default:
+			return batch, nil
+		}
+		used += f.place.pages
+		if f.place.region != last.region || f.place.page != last.page+last.pages || used > pages {
+			return batch, f
+		}
+		batch = append(batch, f)
+	}
+	return batch, nil
 }
 
 func (t *Tier) mayRead() bool {
@@ -106,63 +138,141 @@ func (t *Tier) mayRead() bool {
 	return t.usableLocked()
 }
 
-// read reads a record on a lane.
-func (t *Tier) read(l *lane, f *fetch) {
-	bytes := int(f.place.pages) * PageBytes
-	t.mu.Lock()
-	t.speed.begin(t.opts.Now())
-	t.mu.Unlock()
-	c, l, err := t.readRecord(l, f)
+// serve reads a batch on a lane. What can't be read together is read one by one:
+// it may be one record that is bad.
+func (t *Tier) serve(l *lane, batch []*fetch) {
+	if len(batch) > 1 {
+		var done bool
+		if l, done = t.readTogether(l, batch); done {
+			batch = nil
+		}
+	}
+	for i, f := range batch {
+		if l == nil || i > 0 && !t.mayRead() {
+			t.finishFetch(f, nil, ErrOutOfService)
+			continue
+		}
+		l = t.readOne(l, f)
+	}
 	if l != nil {
 		l.release()
 	}
-	t.mu.Lock()
-	if err != nil {
-		bytes = 0
-	}
-	t.speed.end(t.opts.Now(), bytes)
-	t.mu.Unlock()
-	if err != nil {
-		t.failed("read", err)
-		if kindOf(err) != KindTimeout {
-			t.condemn(f)
-		}
-	}
-	t.finishFetch(f, c, err)
 }
 
-// readRecord returns a nil lane when the call hangs.
-func (t *Tier) readRecord(l *lane, f *fetch) (*Chunk, *lane, error) {
+// readTogether reads records that stand one behind the other. The lane that it
+// returns is nil when the call hangs.
+func (t *Tier) readTogether(l *lane, batch []*fetch) (*lane, bool) {
+	first, last := batch[0].place, batch[len(batch)-1].place
+	bytes := l.buf[:int(last.page+last.pages-first.page)*PageBytes]
+	file, at := t.file, t.offset(first)
+	t.readBegins()
+	err := l.run(t.opts.ReadDeadline, func() error { return readAll(file, bytes, at) })
+	if err != nil {
+		t.readEnds(0)
+		t.failed("read", err)
+		if kindOf(err) != KindTimeout {
+			return l, false
+		}
+		for _, f := range batch {
+			t.finishFetch(f, nil, err)
+		}
+		return nil, true
+	}
+	read := len(bytes)
+	for _, f := range batch {
+		record := bytes[:int(f.place.pages)*PageBytes]
+		bytes = bytes[len(record):]
+		h, to, err := f.begin(record)
+		if err == nil {
+			to.write(record[headerBytes:])
+			err = to.check(&h)
+		}
+		t.answer(f, &h, err)
+	}
+	t.readEnds(read)
+	return l, true
+}
+
+// readOne reads a record. The lane that it returns is nil when the call hangs.
+func (t *Tier) readOne(l *lane, f *fetch) *lane {
+	t.readBegins()
+	h, l, err := t.readRecord(l, f)
+	if err == nil {
+		t.readEnds(int(f.place.pages) * PageBytes)
+	} else {
+		t.readEnds(0)
+	}
+	t.answer(f, h, err)
+	return l
+}
+
+// answer ends a fetch that was read.
+func (t *Tier) answer(f *fetch, h *recordHeader, err error) {
+	if err == nil {
+		t.finishFetch(f, &h.Chunk, nil)
+		return
+	}
+	t.failed("read", err)
+	if kindOf(err) != KindTimeout {
+		t.condemn(f)
+	}
+	t.finishFetch(f, nil, err)
+}
+
+func (t *Tier) readBegins() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.speed.begin(t.opts.Now())
+}
+
+func (t *Tier) readEnds(bytes int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.speed.end(t.opts.Now(), bytes)
+}
+
+// readRecord reads a record piece by piece.
+func (t *Tier) readRecord(l *lane, f *fetch) (*recordHeader, *lane, error) {
 	file, at, left := t.file, t.offset(f.place), int(f.place.pages)*PageBytes
 	var h recordHeader
 	var to *scatter
 	for left > 0 {
 		part, here := l.buf[:min(left, len(l.buf))], at
-		if err := l.run(t.opts.ReadDeadline, func() error { return readAll(file, part, here) }); err != nil {
-			if kindOf(err) == KindTimeout {
-				l = nil
-			}
-			return nil, l, err
+		err := l.run(t.opts.ReadDeadline, func() error { return readAll(file, part, here) })
+		if kindOf(err) == KindTimeout {
+			return nil, nil, err
 		}
 		payload := part
-		if to == nil {
-			var err error
-			h, err = decodeRecord(part)
-			if err != nil || h.removed || h.Key != f.key || h.sequence != f.place.sequence || h.pages() != f.place.pages ||
-				len(h.Checksums) != len(f.into) || int(h.ShardBytes) != len(f.into[0]) {
-				return nil, l, ErrDamaged
-			}
-			to = &scatter{shards: f.into, shardBytes: int(h.ShardBytes), sums: make([]uint32, len(f.into))}
+		if err == nil && to == nil {
+			h, to, err = f.begin(part)
 			payload = part[headerBytes:]
+		}
+		if err != nil {
+			return nil, l, err
 		}
 		to.write(payload)
 		at += int64(len(part))
 		left -= len(part)
 	}
-	if !slices.Equal(to.sums, h.Checksums) {
-		return nil, l, ErrDamaged
+	return &h, l, to.check(&h)
+}
+
+// begin looks whether a record is the one that is wanted.
+func (f *fetch) begin(record []byte) (recordHeader, *scatter, error) {
+	h, err := decodeRecord(record)
+	if err != nil || h.removed || h.Key != f.key || h.sequence != f.place.sequence || h.pages() != f.place.pages ||
+		len(h.Checksums) != len(f.into) || int(h.ShardBytes) != len(f.into[0]) {
+		return recordHeader{}, nil, ErrDamaged
 	}
-	return &h.Chunk, l, nil
+	return h, &scatter{shards: f.into, shardBytes: int(h.ShardBytes), sums: make([]uint32, len(f.into))}, nil
+}
+
+// check compares the sums of what was written with those of the chunk.
+func (s *scatter) check(h *recordHeader) error {
+	if !slices.Equal(s.sums, h.Checksums) {
+		return ErrDamaged
+	}
+	return nil
 }
 
 // condemn takes a chunk that can't be read out of the catalog.
