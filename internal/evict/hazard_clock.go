@@ -6,9 +6,9 @@ const (
 	slotsPerTurnover = 8
 	// leastRuns is the number of requests that a store must have room for to choose
 	// between them; a smaller one is LRU.
-	leastRuns = 64
+	leastRuns = 80
 	// warmSlots are learned from before anything but age counts.
-	warmSlots = 2 * slotsPerTurnover
+	warmSlots = 3 * slotsPerTurnover
 	// memorySlots and memoryUses: what was learned fades within that many slots,
 	// or uses if they are more.
 	memorySlots = 16 * slotsPerTurnover

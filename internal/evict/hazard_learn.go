@@ -104,7 +104,7 @@ func (l *learner) common() (h hazards) {
 			back += l.back[k][b]
 		}
 		if b > 0 {
-			rate *= (bucketMiddle(b-1) + slotsPerTurnover/2) / (bucketMiddle(b) + slotsPerTurnover/2)
+			rate *= bucketMiddle(b-1) / bucketMiddle(b)
 		}
 		assumed := 1 - math.Exp(-rate*bucketSlots(b))
 		h[b] = min((back+commonPrior*assumed)/(reached+commonPrior), mostHazard)
