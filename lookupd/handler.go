@@ -46,6 +46,7 @@ type handler struct {
 
 	tails  []coordinator.TailKeyBoundary
 	chunks []store.ChunkKey
+	tiers  []byte // of the hit, encoded
 	reply  [2][]byte
 	frames [][]byte
 }
@@ -141,7 +142,7 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 			flags |= wire.FlagPending
 			h.counters.pending.Add(1)
 		}
-		h.reply[1] = wire.AppendStatus(h.reply[1][:0], r.Seq, flags)
+		h.reply[1] = append(wire.AppendStatus(h.reply[1][:0], r.Seq, flags), h.tiers...)
 		h.frames = append(h.frames, h.reply[1])
 	}
 	return h.frames
@@ -155,7 +156,12 @@ func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
 		h.view.Close()
 		h.view, h.hashes = nil, kv.HashBlob{}
 	}()
-	return h.rules.LookupInto(h.tails[:0], r.Tokens, r.Hashes.Len(), h.exists)
+	found, err := h.rules.LookupInto(h.tails[:0], r.Tokens, r.Hashes.Len(), h.exists)
+	h.tiers = h.tiers[:0]
+	if err == nil && r.Kind == wire.KindLookup2 {
+		h.tiers = h.appendTiers(h.tiers, &found)
+	}
+	return found, err
 }
 
 // finish grants the lease that the last answer owes, and shows the sampler what

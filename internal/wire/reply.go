@@ -20,6 +20,7 @@ const (
 	hitBytes      = 4
 	boundaryBytes = 8
 	statusBytes   = 9
+	tierBytes     = 5
 )
 
 // Boundary names the hash under which a group's last chunk is stored: the one
@@ -46,6 +47,12 @@ func AppendStatus(dst []byte, seq uint64, flags byte) []byte {
 	return append(binary.BigEndian.AppendUint64(dst, seq), flags)
 }
 
+// AppendTier continues a status with a part of the hit and the tier that it comes
+// from; the parts are in the hit's order and together all of it.
+func AppendTier(dst []byte, tier byte, tokens int) []byte {
+	return binary.BigEndian.AppendUint32(append(dst, tier), uint32(tokens))
+}
+
 // ParseHit reads the first frame of the answer to a lookup.
 func ParseHit(frame []byte) (hitTokens int, boundaries []Boundary, err error) {
 	if len(frame) < hitBytes || (len(frame)-hitBytes)%boundaryBytes != 0 {
@@ -61,10 +68,11 @@ func ParseHit(frame []byte) (hitTokens int, boundaries []Boundary, err error) {
 	return hitTokens, boundaries, nil
 }
 
-// ParseStatus reads the second frame of the answer to a lookup2.
+// ParseStatus reads the second frame of the answer to a lookup2, up to the parts
+// by tier.
 func ParseStatus(frame []byte) (seq uint64, flags byte, err error) {
-	if len(frame) != statusBytes {
-		return 0, 0, fmt.Errorf("wire: %w: a status of %d bytes, want %d", ErrMalformed, len(frame), statusBytes)
+	if len(frame) < statusBytes || (len(frame)-statusBytes)%tierBytes != 0 {
+		return 0, 0, fmt.Errorf("wire: %w: a status of %d bytes, want %d and some times %d", ErrMalformed, len(frame), statusBytes, tierBytes)
 	}
 	return binary.BigEndian.Uint64(frame), frame[8], nil
 }

@@ -200,6 +200,17 @@ type promises struct {
 	room  uint64
 }
 
+// Slower tells whether the lookup has counted on the disk for a chunk.
+func (v *View) Slower() bool { return v.disk.asked != nil }
+
+// TierOf returns the tier of a chunk that the lookup was told is present.
+func (v *View) TierOf(group int, hash kv.Hash) store.Tier {
+	if len(v.disk.asked) > 0 && v.disk.asked[v.m.diskKey(v.ns, uint32(group), &hash)] {
+		return store.TierDisk
+	}
+	return store.TierHost
+}
+
 // below tells whether a chunk that is not whole in memory can be had from the
 // disk in time.
 //

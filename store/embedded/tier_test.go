@@ -484,6 +484,14 @@ func TestChainComesBackWhole(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		d.now = time.Now()
+		view := d.m.View(ns.ID)
+		if view.Exists(0, testHash(1)) != kv.Present || view.TierOf(0, testHash(1)) != store.TierDisk || !view.Slower() {
+			t.Error("the lookup does not know that the chunk is on the disk")
+		}
+		if view.Exists(0, testHash(299)) != kv.Present || view.TierOf(0, testHash(299)) != store.TierHost {
+			t.Error("the lookup does not know that the last chunk is in memory")
+		}
+		view.Close()
 		if err := d.load(s, ns, 1, 1); err != nil {
 			t.Fatal(err)
 		}
