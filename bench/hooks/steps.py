@@ -2,7 +2,9 @@
 """Time inside connector hooks with 256 running requests, and for new requests of 2,000 and 128k tokens: ours and the in-tree connector's.
 
 vLLM's real scheduler, no model: both connectors, both roles, get the same steps by turns in one process. Ours talks to real
-daemons; the in-tree connector's store is one that costs nothing (free_store), so that only its own work counts.
+daemons; the in-tree connector's store is one that costs nothing (free_store), so that only its own work counts. Before each step
+the process is let come to rest: a thread of one connector that works on would take the interpreter from the other's step.
+What a connector's threads take from its own engine's steps is not in the figures either.
 
 example:
   python bench/hooks/steps.py --json build/bench/hook-steps.json
@@ -136,7 +138,11 @@ class Measurement:
         """One step of both, by turns."""
         self.turn += 1
         order = list(self.systems.items())
-        return {name: system.step() for name, system in (order if self.turn % 2 else order[::-1])}
+        times = {}
+        for name, system in order if self.turn % 2 else order[::-1]:
+            come_to_rest()
+            times[name] = system.step()
+        return times
 
     def steps(self, until) -> list[dict]:
         taken = []
@@ -163,6 +169,16 @@ class Measurement:
             system.abort(name)
         self.steps(3)
         return times
+
+
+def come_to_rest() -> None:
+    """Waits until no thread of this process has used the processor for a moment."""
+    for _ in range(2000):
+        before = time.process_time()
+        time.sleep(0.001)
+        if time.process_time() - before < 0.0002:
+            return
+    raise AssertionError("a thread of this process works for ever")
 
 
 def waiting(system) -> set[str]:
