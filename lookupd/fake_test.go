@@ -69,6 +69,10 @@ func (c *fakeCatalog) View(ns store.NamespaceID) View {
 	return fakeView{c, ns}
 }
 
+func (v fakeView) Ahead(_ int, hashes kv.HashBlob, from int) int {
+	return min(3, hashes.Len()-from)
+}
+
 func (v fakeView) Exists(group int, hash kv.Hash) kv.Existence {
 	v.c.mu.Lock()
 	defer v.c.mu.Unlock()

@@ -35,6 +35,9 @@ type handler struct {
 	view   View
 	hashes kv.HashBlob
 	exists coordinator.ExistsFunc
+	// ahead is the first hash of a group that the view has not been told of. Who
+	// asks for it asks for hash after hash, as a scan does and other rules do not.
+	ahead struct{ group, next int }
 	// due is what its answer owes: a lease, and that the sampler is shown the
 	// hashes.
 	due struct {
@@ -55,6 +58,12 @@ func newHandler(cfg Config, e *engine) *handler {
 	h := &handler{engine: e, rules: e.rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, took: cfg.Took, log: cfg.Log, counters: &e.counters}
 	h.sampling = newSampling(cfg.Sampler, &e.spec)
 	h.exists = func(group, hashIndex int) kv.Existence {
+		if group != h.ahead.group {
+			h.ahead.group, h.ahead.next = group, 0
+		}
+		if hashIndex == h.ahead.next {
+			h.ahead.next += h.view.Ahead(group, h.hashes, hashIndex)
+		}
 		return h.view.Exists(group, h.hashes.At(hashIndex))
 	}
 	return h
@@ -152,6 +161,7 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 // happens: it may hold a lock.
 func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
 	h.view, h.hashes = h.catalog.View(h.engine.ns.ID), r.Hashes
+	h.ahead.group, h.ahead.next = 0, 0
 	defer func() {
 		h.view.Close()
 		h.view, h.hashes = nil, kv.HashBlob{}

@@ -241,7 +241,10 @@ type constCatalog struct{ Catalog }
 func (constCatalog) View(store.NamespaceID) View      { return constCatalog{} }
 func (constCatalog) Exists(int, kv.Hash) kv.Existence { return kv.Present }
 func (constCatalog) Close()                           {}
-func (constCatalog) Reset(store.NamespaceID) error    { return nil }
+
+func (constCatalog) Ahead(int, kv.HashBlob, int) int { return 0 }
+
+func (constCatalog) Reset(store.NamespaceID) error { return nil }
 
 func TestLookupDoesNotAllocate(t *testing.T) {
 	h := newBareHandler(t)

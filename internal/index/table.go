@@ -79,6 +79,24 @@ func (t *Table) Find(key uint64, isKey func(record uint32) bool) (record uint32,
 	}
 }
 
+// Ahead begins lookups whose keys are known: it returns in first, for each key,
+// one more than the number of the first record in its chain, 0 for none. The
+// loads do not wait for each other, as those of one lookup after the other do;
+// what they bring into the cache, Find has at hand. A hint, and no answer.
+//
+// REQUIRES: len(first) >= len(keys).
+func (t *Table) Ahead(keys []uint64, first []uint32) {
+	for i, key := range keys {
+		bucket, _ := t.place(key)
+		first[i] = t.heads[bucket].Load() & numberMask
+	}
+	for _, record := range first[:len(keys)] {
+		if record != 0 {
+			t.next[record-1].Load()
+		}
+	}
+}
+
 // walk looks through a chain. Once the counter is no longer what it was before,
 // it may return anything.
 func (t *Table) walk(bucket, tag uint32, counter *atomic.Uint64, before uint64, isKey func(record uint32) bool) (uint32, bool) {

@@ -44,6 +44,29 @@ func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
 	return kv.Present
 }
 
+// aheadChunks is how many chunks' memory is fetched at a time.
+const aheadChunks = 16
+
+// Ahead brings what the next probes will read into the cache, for chunks whose
+// hashes stand one after the other, and returns for how many. In an index that
+// has been out of the cache it takes the greater part of a lookup's time away.
+func (v *View) Ahead(group int, hashes kv.HashBlob, from int) int {
+	var keys [aheadChunks]uint64
+	var first [aheadChunks]uint32
+	n := min(aheadChunks, hashes.Len()-from)
+	for i := range n {
+		h := hashes.At(from + i)
+		keys[i] = keyDigest(v.ns, uint32(group), &h)
+	}
+	v.m.table.Ahead(keys[:n], first[:n])
+	for _, record := range first[:n] {
+		if record != 0 {
+			v.m.seg.recordWord(record-1, wordScope)
+		}
+	}
+	return n
+}
+
 // disguised answers for a chunk that may be there and yet not for this lookup.
 func (v *View) disguised(rec uint32) kv.Existence {
 	switch {
