@@ -42,7 +42,7 @@ const (
 
 // demoteAheadLocked sees to it that the groups' slot sizes have their reserve.
 func (m *Master) demoteAheadLocked(groups []groupInfo) {
-	if m.lower == nil || m.seg.prepared() < m.seg.Slabs {
+	if m.lower == nil {
 		return
 	}
 	for i := range groups {

@@ -28,6 +28,9 @@ const (
 	// ChunkFailed: every shard is here, but a load has failed and the next
 	// lookup is told that it is absent.
 	ChunkFailed
+	// ChunkOnDisk: it is not whole in memory, but on the disk. A lookup counts it as
+	// present as long as the disk is quick enough.
+	ChunkOnDisk
 )
 
 // NamespaceEntry is a namespace of the store.
@@ -75,7 +78,24 @@ func (m *Master) Inspect(id store.NamespaceID, groups []uint32, hashes []kv.Hash
 			states[i] = ChunkPresent
 		}
 	}
+	m.inspectBelowLocked(id, groups, hashes, states)
 	return states, nil
+}
+
+// inspectBelowLocked looks on the disk for what memory does not have.
+func (m *Master) inspectBelowLocked(id store.NamespaceID, groups []uint32, hashes []kv.Hash, states []ChunkState) {
+	if m.lower == nil {
+		return
+	}
+	for i, g := range groups {
+		if states[i] != ChunkAbsent && states[i] != ChunkPartial {
+			continue
+		}
+		key := m.diskKey(id, g, &hashes[i])
+		if _, there := m.lower.tier.Look(&key); there {
+			states[i] = ChunkOnDisk
+		}
+	}
 }
 
 // Namespaces implements storepb.StoreServer.

@@ -185,7 +185,7 @@ func (m *Master) leaseBelowLocked(ns store.NamespaceID, g *grantedLease, chunks 
 			return
 		}
 		rec, ok := m.promoteLocked(ns, &chunks[i])
-		if !ok {
+		if !ok || m.live[rec].leases == maxCount {
 			continue
 		}
 		g.bytes += size
@@ -216,6 +216,9 @@ func (v *View) TierOf(group int, hash kv.Hash) store.Tier {
 //
 // REQUIRES: there is a disk tier.
 func (v *View) below(group uint32, hash *kv.Hash) kv.Existence {
+	if v.m.namespaces[v.ns] == nil {
+		return kv.Absent
+	}
 	key := v.m.diskKey(v.ns, group, hash)
 	promised, asked := v.disk.asked[key]
 	if !asked {

@@ -484,6 +484,10 @@ func TestChainComesBackWhole(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		d.now = time.Now()
+		states, err := d.m.Inspect(ns.ID, []uint32{0, 0, 0}, []kv.Hash{testHash(1), testHash(299), testHash(1000)})
+		if err != nil || states[0] != ChunkOnDisk || states[1] != ChunkPresent || states[2] != ChunkAbsent {
+			t.Errorf("inspected: %v, %v", states, err)
+		}
 		view := d.m.View(ns.ID)
 		if view.Exists(0, testHash(1)) != kv.Present || view.TierOf(0, testHash(1)) != store.TierDisk || !view.Slower() {
 			t.Error("the lookup does not know that the chunk is on the disk")

@@ -13,6 +13,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/disk"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
@@ -52,6 +53,8 @@ func rpcError(err error) error {
 		code = codes.FailedPrecondition
 	case errors.Is(err, store.ErrStaleNamespace):
 		code = codes.NotFound
+	case errors.Is(err, disk.ErrUncertain):
+		code = codes.Unavailable
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	}
