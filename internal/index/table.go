@@ -79,21 +79,28 @@ func (t *Table) Find(key uint64, isKey func(record uint32) bool) (record uint32,
 	}
 }
 
-// Ahead begins lookups whose keys are known: it returns in first, for each key,
-// one more than the number of the first record in its chain, 0 for none. The
-// loads do not wait for each other, as those of one lookup after the other do;
-// what they bring into the cache, Find has at hand. A hint, and no answer.
+// Ahead begins lookups whose keys are known: it returns in likely, for each key,
+// one more than the number of the record that Find will ask about, if it is one
+// of the first two in its chain, else 0. The loads do not wait for each other, as
+// those of one lookup after the other do; what they bring into the cache, Find
+// has at hand. A hint, and no answer.
 //
-// REQUIRES: len(first) >= len(keys).
-func (t *Table) Ahead(keys []uint64, first []uint32) {
+// REQUIRES: len(likely) >= len(keys).
+func (t *Table) Ahead(keys []uint64, likely []uint32) {
 	for i, key := range keys {
 		bucket, _ := t.place(key)
-		first[i] = t.heads[bucket].Load() & numberMask
+		likely[i] = t.heads[bucket].Load()
 	}
-	for _, record := range first[:len(keys)] {
-		if record != 0 {
-			t.next[record-1].Load()
+	for i, key := range keys {
+		_, tag := t.place(key)
+		link := likely[i]
+		if link != 0 && link&^numberMask != tag {
+			link = t.next[link&numberMask-1].Load()
 		}
+		if link&^numberMask != tag {
+			link = 0
+		}
+		likely[i] = link & numberMask
 	}
 }
 

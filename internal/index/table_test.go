@@ -83,3 +83,30 @@ func TestEveryRecordFits(t *testing.T) {
 		}
 	}
 }
+
+// TestAhead: the record that a lookup is likely to ask about is the key's own.
+func TestAhead(t *testing.T) {
+	const records = 1000
+	table := New(records)
+	keys := make([]uint64, records+100)
+	for i := range keys {
+		keys[i] = uint64(i) * 0x9E3779B97F4A7C15
+		if i < records {
+			table.Insert(keys[i], uint32(i))
+		}
+	}
+	likely := make([]uint32, len(keys))
+	table.Ahead(keys, likely)
+	right, stray := 0, 0
+	for i, number := range likely {
+		switch {
+		case number == uint32(i)+1:
+			right++
+		case number != 0:
+			stray++
+		}
+	}
+	if right < records*8/10 || stray > len(keys)/20 {
+		t.Errorf("%d of %d keys' own records, %d of others", right, records, stray)
+	}
+}

@@ -35,16 +35,25 @@ func BenchmarkExists(b *testing.B) {
 			first int
 			want  kv.Existence
 		}{{"present", others / 2, kv.Present}, {"absent", 1 << 30, kv.Absent}} {
-			hashes := make([]kv.Hash, chunks)
-			for i := range hashes {
-				hashes[i] = counted(what.first + i)
+			var blob []byte
+			for i := range chunks {
+				h := counted(what.first + i)
+				blob = append(blob, h[:]...)
+			}
+			hashes, err := kv.NewHashBlob(blob, len(kv.Hash{}))
+			if err != nil {
+				b.Fatal(err)
 			}
 			b.Run(fmt.Sprintf("chunks=%d/others=%d/%s", chunks, others, what.name), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					v := m.View(ns.ID)
-					for i := range hashes {
-						if v.Exists(0, hashes[i]) != what.want {
+					ahead := 0
+					for i := range chunks {
+						if i == ahead {
+							ahead += v.Ahead(0, hashes, i)
+						}
+						if v.Exists(0, hashes.At(i)) != what.want {
 							b.Fatal("wrong")
 						}
 					}

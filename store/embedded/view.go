@@ -52,14 +52,18 @@ const aheadChunks = 16
 // has been out of the cache it takes the greater part of a lookup's time away.
 func (v *View) Ahead(group int, hashes kv.HashBlob, from int) int {
 	var keys [aheadChunks]uint64
-	var first [aheadChunks]uint32
+	var likely [aheadChunks]uint32
 	n := min(aheadChunks, hashes.Len()-from)
-	for i := range n {
-		h := hashes.At(from + i)
-		keys[i] = keyDigest(v.ns, uint32(group), &h)
+	if n <= 0 {
+		return 0
 	}
-	v.m.table.Ahead(keys[:n], first[:n])
-	for _, record := range first[:n] {
+	scope, length := scopeDigest(v.ns, uint32(group)), hashes.HashLen()
+	data := hashes.Bytes()[from*length:]
+	for i := range n {
+		keys[i] = le.Uint64(data[i*length:]) ^ scope // keyDigest of hash i
+	}
+	v.m.table.Ahead(keys[:n], likely[:n])
+	for _, record := range likely[:n] {
 		if record != 0 {
 			v.m.seg.recordWord(record-1, wordScope)
 		}
