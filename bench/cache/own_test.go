@@ -19,7 +19,7 @@ func TestOwnPolicyBeatsLRU(t *testing.T) {
 		at[capacity] = 1
 	}
 	for _, capacity := range []int{500, 1500, 1700, 1950, 2000, 2200, 2500, 3000, 4000, 7000, 15000, 20000, 25000, 35000, 38000, 60000} {
-		at[capacity] = 0.998
+		at[capacity] = 0.997
 	}
 	for name, tr := range traces {
 		for capacity, least := range at {

@@ -14,9 +14,9 @@ type Options struct {
 	// Factors are the multiples of the memory that the curve is asked for. Nil:
 	// 1/4, 1/2, 1, 2, 4.
 	Factors []float64
-	// Records bounds the chunks that stand for the memory as it is; the small
-	// store of a factor has that many times the factor, and takes some 100 bytes
-	// for each. 0: 8192.
+	// Records bounds the chunks that stand for the memory as it is. The small
+	// store of a factor has room for twice that many times the factor, and takes
+	// some 130 bytes for each: 16 MB with the defaults. 0: 8192.
 	Records int
 }
 
@@ -78,7 +78,10 @@ func New(opts Options) (*Curve, *Tap) {
 func (c *Curve) Drain(capacityBytes uint64) {
 	got := c.tap.take(c.spare)
 	c.observe(got.requests)
-	c.resize(capacityBytes)
+	if !c.resize(capacityBytes) {
+		// What was gathered was sampled at another rate.
+		got.requests = got.requests[:0]
+	}
 	begin := 0
 	for i := range got.requests {
 		r := &got.requests[i]
@@ -107,24 +110,27 @@ func (c *Curve) observe(requests []request) {
 }
 
 // resize follows the capacity. When the small stores would be off their planned
-// size by a factor of two and more they begin anew at another rate.
-func (c *Curve) resize(capacityBytes uint64) {
+// size by a factor of two and more they begin anew, at another rate, and it
+// returns false.
+func (c *Curve) resize(capacityBytes uint64) bool {
 	if capacityBytes == 0 || c.chunkBytes == 0 {
-		return
+		return false
 	}
 	perRecord := float64(capacityBytes) / c.chunkBytes / float64(c.opts.Records)
-	if exact := math.Log2(max(perRecord, 1)); c.capacity == 0 || math.Abs(exact-float64(c.shift)) >= 1 {
+	exact := math.Log2(max(perRecord, 1))
+	same := c.capacity != 0 && math.Abs(exact-float64(c.shift)) < 1
+	if !same {
 		c.begin(uint(math.Ceil(exact)))
 	}
-	if capacityBytes == c.capacity {
-		return
+	if capacityBytes != c.capacity {
+		c.capacity = capacityBytes
+		for i := range c.sizes {
+			s := &c.sizes[i]
+			s.store.capacity = uint64(float64(capacityBytes) * s.factor / float64(uint64(1)<<c.shift))
+			s.store.shrink()
+		}
 	}
-	c.capacity = capacityBytes
-	for i := range c.sizes {
-		s := &c.sizes[i]
-		s.store.capacity = uint64(float64(capacityBytes) * s.factor / float64(uint64(1)<<c.shift))
-		s.store.shrink()
-	}
+	return same
 }
 
 // begin makes empty small stores for a rate of one key in 2^shift.
@@ -143,9 +149,6 @@ func (c *Curve) begin(shift uint) {
 // all if not. The number of chunks asked for is known, so the samples that are
 // missing from it, or too many, are taken to be such keys, which are hits.
 func (c *Curve) play(r *request, samples []sample) {
-	if c.capacity == 0 {
-		return
-	}
 	scale := float64(uint64(1) << c.shift)
 	excess := float64(r.chunks) - scale*float64(len(samples))
 	for i := range c.sizes {

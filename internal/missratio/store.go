@@ -34,12 +34,18 @@ func (s *store) request(samples []sample, chunkBytes uint64) (hits int) {
 		hits++
 	}
 	for i := len(samples) - 1; i >= 0; i-- {
-		s.use(&samples[i], chunkBytes)
+		// The sampled chunks of a chain are a chain themselves: a policy that knows
+		// requests by their chains finds small ones here.
+		parent := uint64(0)
+		if i > 0 {
+			parent = samples[i-1].key
+		}
+		s.use(&samples[i], parent, chunkBytes)
 	}
 	return hits
 }
 
-func (s *store) use(x *sample, chunkBytes uint64) {
+func (s *store) use(x *sample, parent, chunkBytes uint64) {
 	if rec, ok := s.byKey[x.key]; ok {
 		s.policy.Touch(rec)
 		return
@@ -55,7 +61,7 @@ func (s *store) use(x *sample, chunkBytes uint64) {
 	s.byKey[x.key] = rec
 	s.chunks[rec] = chunk{x.key, chunkBytes}
 	s.used += chunkBytes
-	s.policy.Insert(rec, evict.Chunk{Key: x.key, Parent: x.parent, Depth: x.depth})
+	s.policy.Insert(rec, evict.Chunk{Key: x.key, Parent: parent, Depth: x.depth})
 }
 
 // shrink evicts what the capacity has no room for.

@@ -15,10 +15,11 @@ type Scope struct {
 	ChunkBytes uint64
 }
 
-// sample is a chunk that passed the threshold.
+// sample is a chunk that passed the threshold. Those of one request are in the
+// order of its chain.
 type sample struct {
-	key, parent uint64
-	depth       uint32
+	key   uint64
+	depth uint32
 }
 
 // request is a lookup with its samples.
@@ -55,7 +56,7 @@ type Tap struct {
 }
 
 // Lookup notes that a request asks for a chain of chunks: the root first, each
-// named by the hash at the start of a stride of bytes, of which eight count. The
+// named by the eight bytes at the start of each stride. The
 // last stride may be cut off behind these.
 func (t *Tap) Lookup(scope Scope, hashes []byte, stride int) {
 	if stride < keyBytes || len(hashes) < keyBytes || scope.ChunkBytes == 0 {
@@ -71,9 +72,10 @@ func (t *Tap) Lookup(scope Scope, hashes []byte, stride int) {
 		t.left.Add(1)
 		return
 	}
-	before, chunks := len(t.out.samples), (len(hashes)-keyBytes)/stride+1
-	for i := 0; i < chunks; i++ {
-		key := binary.LittleEndian.Uint64(hashes[i*stride:]) ^ scope.Salt
+	before := len(t.out.samples)
+	// The loop is what a lookup pays for the curve.
+	for at, salt := 0, scope.Salt; at <= len(hashes)-keyBytes; at += stride {
+		key := binary.LittleEndian.Uint64(hashes[at:]) ^ salt
 		if key >= threshold {
 			continue
 		}
@@ -82,13 +84,9 @@ func (t *Tap) Lookup(scope Scope, hashes []byte, stride int) {
 			t.left.Add(1)
 			return
 		}
-		s := sample{key: key, depth: uint32(i)}
-		if i > 0 {
-			s.parent = binary.LittleEndian.Uint64(hashes[(i-1)*stride:]) ^ scope.Salt
-		}
-		t.out.samples = append(t.out.samples, s)
+		t.out.samples = append(t.out.samples, sample{key: key, depth: uint32(at / stride)})
 	}
-	t.out.requests = append(t.out.requests, request{samples: len(t.out.samples), chunks: chunks, scope: scope})
+	t.out.requests = append(t.out.requests, request{samples: len(t.out.samples), chunks: (len(hashes)-keyBytes)/stride + 1, scope: scope})
 }
 
 // LeftOut is the number of lookups that were not noted.
