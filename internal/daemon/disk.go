@@ -7,6 +7,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/diskio"
+	"github.com/mooncake-sidecar/sidecar/internal/metrics"
 	"github.com/mooncake-sidecar/sidecar/store/disk"
 )
 
@@ -20,14 +21,15 @@ const (
 
 // newDiskTier makes the store's disk tier, nil if none is configured. Nothing of
 // the disk is touched yet.
-func newDiskTier(cfg *config.LookupdConfig, log *slog.Logger) (*disk.Tier, error) {
+func newDiskTier(cfg *config.LookupdConfig, registry *metrics.Registry, log *slog.Logger) (*disk.Tier, error) {
 	if cfg.DiskDir == "" {
 		return nil, nil
 	}
+	read, write := registry.DiskTimes()
 	tier, err := disk.New(diskio.New(cfg.DiskDir), disk.Options{
 		Bytes: uint64(cfg.DiskBytes), WriteBytesPerSecond: uint64(cfg.DiskWriteBytesPerS),
 		QueueBytes: min(max(uint64(cfg.StoreBytes)/queueShare, minDiskQueue), maxDiskQueue),
-		Readers:    readersAtDisk, Log: log.With("disk_dir", cfg.DiskDir),
+		Readers:    readersAtDisk, ReadTook: read, WriteTook: write, Log: log.With("disk_dir", cfg.DiskDir),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("disk_dir %s: %w", cfg.DiskDir, err)

@@ -73,7 +73,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	defer func() { err = errors.Join(err, segment.Close()) }()
 	defer ops.close() //nolint:contextcheck // before the segment: a scrape reads it
 	sup.settled(log)
-	tier, err := newDiskTier(cfg, log)
+	tier, err := newDiskTier(cfg, ops.registry, log)
 	if err != nil {
 		return err
 	}

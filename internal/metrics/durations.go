@@ -60,3 +60,14 @@ func (r *Registry) StoreCallTimes(calls ...string) func(call string, took time.D
 	}
 	return func(call string, took time.Duration) { of[call].Observe(took.Seconds()) }
 }
+
+// DiskTimes registers the histogram of the disk tier's I/O and returns what
+// counts a read and a write.
+func (r *Registry) DiskTimes() (read, write func(took time.Duration)) {
+	vec := r.durations("store_disk_io_duration_seconds", "Time of one read or write of chunks at the disk tier, failed and late ones included.", operation)
+	of := func(label string) func(time.Duration) {
+		o := vec.WithLabelValues(label)
+		return func(took time.Duration) { o.Observe(took.Seconds()) }
+	}
+	return of("read"), of("write")
+}

@@ -51,6 +51,8 @@ func registries() map[string]*Registry {
 		return []missratio.Point{{Factor: 0.5, HitRatio: math.NaN()}, {Factor: 1, Chunks: 100, Hits: 44, HitRatio: 0.44}, {Factor: 2, Chunks: 100, Hits: 61, HitRatio: 0.61}}
 	})
 	l.StoreCallTimes("get")("get", time.Millisecond)
+	read, _ := l.DiskTimes()
+	read(3 * time.Millisecond)
 	l.AddReadiness(func() map[string]bool { return map[string]bool{"store": true, "memory": false} })
 	w := NewRegistry("mooncake-worker", "v1")
 	load, store := w.JobTimes()
@@ -95,7 +97,7 @@ func TestScrape(t *testing.T) {
 		`mooncake_sidecar_store_eviction_age_seconds_bucket{le="+Inf"} 8`, `mooncake_sidecar_store_eviction_age_seconds_sum 3600`,
 		`mooncake_sidecar_lookup_missed_chunks_total{reason="expired"} 4`, `mooncake_sidecar_store_capacity_bytes{tier="disk"} 5000`,
 		`mooncake_sidecar_store_idle_bytes 60`, `mooncake_sidecar_store_moved_slots_total 12`,
-		`mooncake_sidecar_store_disk_in_service 1`, `mooncake_sidecar_store_disk_errors_total{kind="io"} 3`, `mooncake_sidecar_store_disk_scan_ratio 0.25`,
+		`mooncake_sidecar_store_disk_in_service 1`, `mooncake_sidecar_store_disk_io_duration_seconds_sum{operation="read"} 0.003`, `mooncake_sidecar_store_disk_errors_total{kind="io"} 3`, `mooncake_sidecar_store_disk_scan_ratio 0.25`,
 		`mooncake_sidecar_store_disk_queue_bytes{direction="down"} 8`, `mooncake_sidecar_store_migrated_chunks_total{direction="down",result="lost"} 1`,
 		`mooncake_sidecar_store_miss_ratio{memory="2x"} 0.39`, `mooncake_sidecar_store_curve_hits_total{memory="1x"} 44`,
 		`mooncake_sidecar_store_eviction_policy_info{policy="lru"} 1`, `mooncake_sidecar_store_call_duration_seconds_count{call="get"} 1`,

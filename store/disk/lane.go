@@ -13,15 +13,16 @@ import (
 type lane struct {
 	buf  []byte
 	home lanes
+	took func(time.Duration) // told the time of each call; nil: nobody is
 }
 
 // lanes are the free lanes of a kind.
 type lanes chan *lane
 
-func newLanes(n, bytes int, buffer func(bytes int) []byte) lanes {
+func newLanes(n, bytes int, buffer func(bytes int) []byte, took func(time.Duration)) lanes {
 	free := make(lanes, n)
 	for range n {
-		free <- &lane{buf: buffer(bytes), home: free}
+		free <- &lane{buf: buffer(bytes), home: free, took: took}
 	}
 	return free
 }
@@ -53,7 +54,14 @@ func (l *lane) release() { l.home <- l }
 // is its own.
 func (l *lane) run(d time.Duration, call func() error) error {
 	done := make(chan error, 1)
-	go func() { done <- call() }()
+	go func() {
+		began := time.Now()
+		err := call()
+		if l.took != nil {
+			l.took(time.Since(began))
+		}
+		done <- err
+	}()
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

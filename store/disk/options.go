@@ -36,6 +36,10 @@ type Options struct {
 	// Patience is the time in which what a lookup promises should be in memory.
 	// Default 2s.
 	Patience time.Duration
+	// ReadTook and WriteTook, if not nil, are told how long each call took that
+	// reads or writes chunks, one that failed or was too late included. Calls run
+	// side by side.
+	ReadTook, WriteTook func(time.Duration)
 	// Now is the clock of expiry, deadlines between calls, and rates. Default
 	// time.Now.
 	Now func() time.Time

@@ -79,8 +79,8 @@ func New(dir Dir, opts Options) (*Tier, error) {
 	}
 	t := &Tier{
 		dir: dir, opts: opts, regionBytes: opts.RegionBytes,
-		control: newLanes(1, PageBytes, dir.Buffer), writer: newLanes(1, opts.BufferBytes, dir.Buffer),
-		readers:   newLanes(opts.Readers, opts.BufferBytes, dir.Buffer),
+		control: newLanes(1, PageBytes, dir.Buffer, nil), writer: newLanes(1, opts.BufferBytes, dir.Buffer, opts.WriteTook),
+		readers:   newLanes(opts.Readers, opts.BufferBytes, dir.Buffer, opts.ReadTook),
 		demotions: make(chan *demotion, maxWaiting), fetches: make(chan *fetch, maxWaiting), wake: make(chan struct{}, 1),
 		resets: newResetList(0), queued: map[[2]uint64]*demotion{}, settledEvent: make(chan struct{}),
 		speed: newSpeed(),
