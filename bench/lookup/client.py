@@ -1,18 +1,25 @@
-"""Asks lookup sockets with vLLM's own LookupKeyClient, unmodified, server by server in turn, and times it here.
+"""Asks lookup servers in turn and times it here: with vLLM's own LookupKeyClient, unmodified, and ours with the shim's client too.
 
-Reads a script from standard input (see process.go), prints {server: {question: [nanoseconds, ...]}} on one line.
+Reads a script from standard input (see process.go), prints {client/server: {question: [nanoseconds, ...]}} on one line.
 """
 
 from __future__ import annotations
 
 import gc
 import json
+import pathlib
+import socket
 import sys
 import time
 from types import SimpleNamespace
 
 from vllm import envs
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store import worker
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent.parent / "pyshim"))
+
+from mooncake_sidecar.channel import Channel  # noqa: E402
+from mooncake_sidecar.lookup import LookupClient  # noqa: E402
 
 
 def connect(base: str, port: int) -> worker.LookupKeyClient:
@@ -34,21 +41,49 @@ def main() -> None:
     for q in script["questions"]:
         blob = open(q["file"], "rb").read()
         questions.append((q["name"], q["port"], q["tokens"], [blob[i : i + size] for i in range(0, len(blob), size)], q["want"]))
-    clients = {(s, port): connect(base, port) for s, base in script["bases"].items() for port in {q[1] for q in questions}}
-    taken = {s: {q[0]: [] for q in questions} for s in script["bases"]}
+    ports = {q[1] for q in questions}
+    clients = {(server, port): connect(base, port) for server, base in script["bases"].items() for port in ports}
+    ways = [("vllm/" + server, {port: asked(clients[server, port]) for port in ports}) for server in script["bases"]]
+    ways.append(("shim/ours", {int(port): shim(fd) for port, fd in script["channels"].items()}))
+    taken = {way: {q[0]: [] for q in questions} for way, _ in ways}
     gc.disable()
     for turn in range(script["warm"] + script["rounds"]):
         for name, port, tokens, hashes, want in questions:
-            for server in script["bases"]:
-                begin = time.perf_counter_ns()
-                result = clients[server, port].lookup(f"request-{turn}", tokens, hashes)
-                spent = time.perf_counter_ns() - begin
-                if result.hit_length != want:
-                    raise SystemExit(f"{server} answers {name} with {result.hit_length} tokens, want {want}")
+            for way, ask in ways:
+                spent, hit = ask[port](f"request-{turn}", tokens, hashes)
+                if hit != want:
+                    raise SystemExit(f"{way} answers {name} with {hit} tokens, want {want}")
                 if turn >= script["warm"]:
-                    taken[server][name].append(spent)
+                    taken[way][name].append(spent)
         gc.collect()
     print(json.dumps(taken))
+
+
+def asked(client: worker.LookupKeyClient):
+    def ask(request: str, tokens: int, hashes: list[bytes]) -> tuple[int, int]:
+        begin = time.perf_counter_ns()
+        result = client.lookup(request, tokens, hashes)
+        return time.perf_counter_ns() - begin, result.hit_length
+
+    return ask
+
+
+def shim(descriptor: int):
+    """The shim's client on a channel that the daemon has the other end of."""
+    client = LookupClient(10_000, asynchronous=False)
+    client.mark_up(Channel(socket.socket(fileno=descriptor)))
+
+    def ask(request: str, tokens: int, hashes: list[bytes]) -> tuple[int, int]:
+        begin = time.perf_counter_ns()
+        hit = client.ask(request, tokens, hashes)
+        spent = time.perf_counter_ns() - begin
+        client.new_step()
+        client.release([request])
+        if hit is None or client.counters.malformed or not client.up:
+            raise SystemExit(f"the shim's client has no answer: {client.counters}")
+        return spent, hit.tokens
+
+    return ask
 
 
 if __name__ == "__main__":

@@ -139,13 +139,23 @@ type script struct {
 	Warm      int               `json:"warm"`
 	Rounds    int               `json:"rounds"`
 	HashBytes int               `json:"hash_bytes"`
+	// Channels are the descriptors of our lookup channels, by port.
+	Channels map[int]int `json:"channels"`
 }
 
-// samples are nanoseconds by server and question.
+// samples are nanoseconds by client and server, like vllm/ours, and question.
 type samples map[string]map[string][]int64
 
-// askInTreeClient has vLLM's own client ask, in a process of its own.
-func askInTreeClient(ctx context.Context, python, source, dir string, s *script) (samples, error) {
+// askFromPython has vLLM's own client and our shim's ask, in a process of their
+// own. channels are the lookup channels by port.
+func askFromPython(ctx context.Context, python, source, dir string, s *script, channels map[int]*os.File) (samples, error) {
+	const firstExtra = 3 // the number of the first descriptor that a child is given
+	var files []*os.File
+	s.Channels = map[int]int{}
+	for port, file := range channels {
+		s.Channels[port] = firstExtra + len(files)
+		files = append(files, file)
+	}
 	encoded, err := json.Marshal(s)
 	if err != nil {
 		return nil, fmt.Errorf("encode the questions: %w", err)
@@ -153,6 +163,7 @@ func askInTreeClient(ctx context.Context, python, source, dir string, s *script)
 	cmd := exec.CommandContext(ctx, python, filepath.Join(source, "bench/lookup/client.py"))
 	cmd.Stdin = strings.NewReader(string(encoded))
 	cmd.Env = append(os.Environ(), "VLLM_LOGGING_LEVEL=ERROR")
+	cmd.ExtraFiles = files
 	errors, err := os.Create(filepath.Join(dir, "client.log"))
 	if err != nil {
 		return nil, err
@@ -161,11 +172,11 @@ func askInTreeClient(ctx context.Context, python, source, dir string, s *script)
 	cmd.Stderr = errors
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("vLLM's client: %w:\n%s", err, tail(errors.Name()))
+		return nil, fmt.Errorf("the clients in Python: %w:\n%s", err, tail(errors.Name()))
 	}
 	var taken samples
 	if err := json.Unmarshal(lastLine(out), &taken); err != nil {
-		return nil, fmt.Errorf("vLLM's client: %w in %.200q", err, out)
+		return nil, fmt.Errorf("the clients in Python: %w in %.200q", err, out)
 	}
 	return taken, nil
 }

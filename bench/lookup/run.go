@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"runtime/debug"
 
-	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 )
 
@@ -61,15 +60,15 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 		return nil, err
 	}
 	o.Progress(fmt.Sprintf("filling an index with %d chunks", o.Others+len(sizes)*o.Asked))
-	segment, err := serve(ctx, o, dir)
+	served, err := serve(ctx, o, dir)
 	if err != nil {
 		return nil, err
 	}
-	defer segment.close()
+	defer served.close()
 
 	r := &Result{Asked: o.Asked, Others: o.Others}
 	if o.Python != "" {
-		if err := r.withInTree(ctx, o, dir, questions); err != nil {
+		if err := r.withInTree(ctx, o, dir, questions, served.channels); err != nil {
 			return nil, err
 		}
 	}
@@ -106,13 +105,13 @@ func ask(dir string, asked int) ([]question, error) {
 
 // served is a lookupd with its segment and engines.
 type served struct {
-	segment *shm.Segment
-	daemon  *process
-	close   func()
+	// channels are the engines' lookup channels by tensor-parallel size.
+	channels map[int]*os.File
+	close    func()
 }
 
 func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
-	s := &served{}
+	s := &served{channels: map[int]*os.File{}}
 	var undo []func()
 	s.close = func() {
 		for i := range undo {
@@ -136,16 +135,18 @@ func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
 	}
 	undo = append(undo, keeper.close)
 	o.Progress("starting mooncake-lookupd, which takes the index over")
-	if s.daemon, err = lookupd(ctx, o.Binaries, dir); err != nil {
+	daemon, err := lookupd(ctx, o.Binaries, dir)
+	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, s.daemon.stop)
+	undo = append(undo, daemon.stop)
 	for _, tp := range sizes {
-		conn, err := register(ctx, dir, socketPath(dir, tp), tp)
+		e, err := register(ctx, dir, socketPath(dir, tp), tp)
 		if err != nil {
 			return nil, err
 		}
-		undo = append(undo, func() { _ = conn.Close() }) // the daemon unbinds its socket
+		undo = append(undo, e.close)
+		s.channels[tp] = e.channel
 	}
 	return s, nil
 }
@@ -159,24 +160,24 @@ func socketPath(base string, port int) string {
 	return filepath.Join(base, fmt.Sprintf("lookup_rpc_port_%d_host_%s_dp_rank0", port, host))
 }
 
-// withInTree has vLLM's client ask both servers by turns.
-func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questions []question) error {
+// withInTree has vLLM's client ask both servers by turns, and our shim's ours.
+func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questions []question, channels map[int]*os.File) error {
 	o.Progress("starting the in-tree server and storing its keys")
 	server, base, err := inTree(ctx, o.Python, o.Source, dir, questions[0].File, sizes)
 	if err != nil {
 		return err
 	}
 	defer server.stop()
-	o.Progress("asking both by turns with vLLM's client")
-	taken, err := askInTreeClient(ctx, o.Python, o.Source, dir, &script{
+	o.Progress("asking both by turns with vLLM's client, ours with the shim's too")
+	taken, err := askFromPython(ctx, o.Python, o.Source, dir, &script{
 		Bases: map[string]string{ours: dir, theirs: base}, Questions: questions, Warm: 3, Rounds: o.Rounds, HashBytes: hashBytes,
-	})
+	}, channels)
 	if err != nil {
 		return err
 	}
 	for i := range questions {
-		for _, server := range []string{ours, theirs} {
-			r.Rows = append(r.Rows, rowOf(&questions[i], "vllm", server, taken[server][questions[i].Name]))
+		for _, pair := range [][2]string{{"shim", ours}, {"vllm", ours}, {"vllm", theirs}} {
+			r.Rows = append(r.Rows, rowOf(&questions[i], pair[0], pair[1], taken[pair[0]+"/"+pair[1]][questions[i].Name]))
 		}
 	}
 	return nil

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
@@ -66,9 +68,20 @@ func (k *keeper) close() {
 	<-k.done
 }
 
-// register opens an engine's session; its lookup socket is there until the
-// session is closed.
-func register(ctx context.Context, dir, path string, tp int) (*unixmsg.Conn, error) {
+// engine is a registered engine: its lookup socket is there until it is closed.
+type engine struct {
+	conn *unixmsg.Conn
+	// channel is the end of its lookup channel that a client asks on.
+	channel *os.File
+}
+
+func (e *engine) close() {
+	_ = e.channel.Close() // whoever asks has it too
+	_ = e.conn.Close()    // the daemon unbinds the socket
+}
+
+// register opens an engine's session with a lookup channel.
+func register(ctx context.Context, dir, path string, tp int) (*engine, error) {
 	conn, err := unixmsg.Dial(ctx, filepath.Join(dir, "lookupd.sock"), nil)
 	if err != nil {
 		return nil, err
@@ -79,11 +92,28 @@ func register(ctx context.Context, dir, path string, tp int) (*unixmsg.Conn, err
 		Type: connector.TypeHello, Protocol: connector.ProtocolVersion, Role: connector.RoleSchedulerShim,
 		PID: os.Getpid(), EngineID: name, Epoch: 1, Version: version.Version,
 	}
-	engine := &connector.Engine{Type: connector.TypeEngine, Namespace: *specOf(tp), LookupPath: path, LookupEngine: name}
-	if err := converse(conn, frames, hello, engine); err != nil {
+	registration := &connector.Engine{Type: connector.TypeEngine, Namespace: *specOf(tp), LookupPath: path, LookupEngine: name}
+	e := &engine{conn: conn}
+	if err = converse(conn, frames, hello, registration); err == nil {
+		e.channel, err = openChannel(conn)
+	}
+	if err != nil {
 		return nil, errors.Join(fmt.Errorf("register an engine: %w", err), conn.Close())
 	}
-	return conn, nil
+	return e, nil
+}
+
+// openChannel hands the daemon one end of a lookup channel and returns the other.
+func openChannel(conn *unixmsg.Conn) (*os.File, error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("lookup channel: %w", err)
+	}
+	defer unix.Close(ends[1])
+	if err := say(conn, &connector.LookupChannel{Type: connector.TypeLookupChannel, FDs: 1}, ends[1]); err != nil {
+		return nil, errors.Join(err, unix.Close(ends[0]))
+	}
+	return os.NewFile(uintptr(ends[0]), "lookup channel"), nil
 }
 
 func converse(conn *unixmsg.Conn, frames *connector.FrameReader, hello *connector.Hello, engine *connector.Engine) error {
