@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/evict"
 )
 
 // Common is what all daemons of a node share.
@@ -55,6 +57,9 @@ type LookupdConfig struct {
 	// LeaseTTL is how long a lookup keeps the chunks of its hit from eviction
 	// unless the engine releases them earlier. Default 30s.
 	LeaseTTL time.Duration
+	// EvictionPolicy is the name of the policy by which chunks go when memory is
+	// needed: see internal/evict. Default: evict.Default.
+	EvictionPolicy string
 	// DiskDir is the directory of the store's disk tier, empty for none.
 	DiskDir string
 	// DiskBytes is the size that the tier may reach. Default: four times StoreBytes.
@@ -104,6 +109,9 @@ func (c *LookupdConfig) SetDefaults(root fs.FS) {
 	if c.StoreBytes == 0 {
 		c.StoreBytes = DefaultStoreBytes(root)
 	}
+	if c.EvictionPolicy == "" {
+		c.EvictionPolicy = evict.Default
+	}
 	if c.LeaseTTL == 0 {
 		c.LeaseTTL = 30 * time.Second
 	}
@@ -127,6 +135,9 @@ func (c *LookupdConfig) faults() []error {
 	faults := c.HTTP.faults()
 	if c.StoreBytes < MinStoreBytes {
 		faults = append(faults, fault("store_bytes", "%s is less than the %s that a store needs", c.StoreBytes, Size(MinStoreBytes)))
+	}
+	if !evict.Known(c.EvictionPolicy) {
+		faults = append(faults, fault("eviction_policy", "%q; want %s", c.EvictionPolicy, strings.Join(evict.Names(), ", ")))
 	}
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {
 		faults = append(faults, fault("lease_ttl", "%s; want 1s to 1h", c.LeaseTTL))

@@ -101,7 +101,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := LookupdConfig{
 		Common:     Common{RuntimeDir: "/env", LogLevel: "info", LogFormat: "auto", Linger: time.Minute, Autostarted: true},
-		StoreBytes: 3 << 30, LeaseTTL: 10 * time.Second,
+		StoreBytes: 3 << 30, EvictionPolicy: "hazard", LeaseTTL: 10 * time.Second,
 	}
 	if *c != want {
 		t.Errorf("got %+v, want %+v", *c, want)
@@ -127,12 +127,12 @@ func TestPrecedence(t *testing.T) {
 func TestAllFaultsAtOnce(t *testing.T) {
 	_, _, err := LoadLookupd(source(t,
 		map[string]string{"store-bytes": "lots", "linger": "soon"},
-		map[string]string{"MOONCAKE_SIDECAR_LEASE_TTL": "1ms", "MOONCAKE_SIDECAR_RUNTIME_DIR": "here"},
+		map[string]string{"MOONCAKE_SIDECAR_LEASE_TTL": "1ms", "MOONCAKE_SIDECAR_EVICTION_POLICY": "mru", "MOONCAKE_SIDECAR_RUNTIME_DIR": "here"},
 		"log_level: loud\nlog_format: xml\n"))
 	if !errors.Is(err, ErrValue) {
 		t.Fatalf("got %v, want ErrValue", err)
 	}
-	for _, want := range []string{"--store-bytes", "--linger", "lease_ttl", "runtime_dir", "log_level", "log_format"} {
+	for _, want := range []string{"--store-bytes", "--linger", "lease_ttl", "eviction_policy", "runtime_dir", "log_level", "log_format"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/evict"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
@@ -42,7 +43,7 @@ func TestAnOlderFormatStartsEmpty(t *testing.T) {
 	}
 	var log bytes.Buffer
 	info := connector.SegmentInfo{UUID: "89", Bytes: layout.FileBytes, DataOffset: layout.DataOffset}
-	master, segment, err := adoptOrCreate([]kept{{info: info, fd: fd, votes: 1}}, 4<<20, slog.New(slog.NewTextHandler(&log, nil)))
+	master, segment, err := adoptOrCreate([]kept{{info: info, fd: fd, votes: 1}}, 4<<20, evict.Default, slog.New(slog.NewTextHandler(&log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	defer ops.close() //nolint:contextcheck // ctx is over by then
 	ops.ready.SetProblem(checkStore, "the store is being opened")
 
-	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), sup, log)
+	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), cfg.EvictionPolicy, sup, log)
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		background.Go(func() { runDiskTier(ctx, tier, log) })
 	}
 	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
-		"store_bytes", cfg.StoreBytes.String(), "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
+		"store_bytes", cfg.StoreBytes.String(), "eviction_policy", cfg.EvictionPolicy, "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)
 	ops.serving(ctx)
 	err = server.Serve(ctx, lookupdSessions{sessions, sup.accept(sessions, func() {})})
 	return endOf(ctx, err, log)

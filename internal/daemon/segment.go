@@ -16,6 +16,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/evict"
 	"github.com/mooncake-sidecar/sidecar/internal/proc"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
@@ -30,14 +31,14 @@ const recoveryTimeout = time.Second
 // openStore adopts the segment that a worker of the runtime directory or the
 // service manager has kept, or makes a new one of that size. The service manager
 // has it from then on.
-func openStore(ctx context.Context, dir string, bytes uint64, sup *supervision, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
+func openStore(ctx context.Context, dir string, bytes uint64, policy string, sup *supervision, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
 	sup.Extend(patienceForMemory)
 	known := sup.fromManager(log)
 	names := make([]string, 0, len(known))
 	for i := range known {
 		names = append(names, known[i].name)
 	}
-	master, segment, err := adoptOrCreate(byVotes(append(known, keptSegments(ctx, dir, log)...)), bytes, log)
+	master, segment, err := adoptOrCreate(byVotes(append(known, keptSegments(ctx, dir, log)...)), bytes, policy, log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -47,8 +48,8 @@ func openStore(ctx context.Context, dir string, bytes uint64, sup *supervision, 
 
 // adoptOrCreate takes the first of the kept segments that can be used. All are
 // closed but that one.
-func adoptOrCreate(found []kept, bytes uint64, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
-	opts := embedded.Options{Alive: proc.Alive, Now: proc.BootClock, Log: log}
+func adoptOrCreate(found []kept, bytes uint64, policy string, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
+	opts := embedded.Options{Alive: proc.Alive, Now: proc.BootClock, Log: log, NewPolicy: newPolicy(policy)}
 	defer func() {
 		for i := range found {
 			found[i].close()
@@ -63,6 +64,19 @@ func adoptOrCreate(found []kept, bytes uint64, log *slog.Logger) (*embedded.Mast
 		return master, segment, nil
 	}
 	return newStore(bytes, opts)
+}
+
+// newPolicy returns what makes the named eviction policy.
+//
+// REQUIRES: the name is known; the configuration was checked.
+func newPolicy(name string) func(records int) evict.Policy {
+	return func(records int) evict.Policy {
+		p, err := evict.New(name, records)
+		if err != nil {
+			panic("BUG: " + err.Error())
+		}
+		return p
+	}
 }
 
 func adopt(k *kept, opts embedded.Options) (*embedded.Master, *shm.Segment, error) {

@@ -17,8 +17,9 @@ const (
 	NameHazard = "hazard"
 )
 
-// Default is the policy that a store has when nothing else is said.
-const Default = NameLRU
+// Default is the policy that a daemon's store has when nothing else is said. See
+// docs/eviction.md for why.
+const Default = NameHazard
 
 // ErrUnknownPolicy: no policy has that name.
 var ErrUnknownPolicy = errors.New("no such eviction policy")

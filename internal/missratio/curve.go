@@ -15,8 +15,8 @@ type Options struct {
 	// 1/4, 1/2, 1, 2, 4.
 	Factors []float64
 	// Records bounds the chunks that stand for the memory as it is. The small
-	// store of a factor has room for twice that many times the factor, and takes
-	// some 130 bytes for each: 16 MB with the defaults. 0: 8192.
+	// store of a factor has room for that many times the factor, and takes some 130
+	// bytes for each: 9 MB with the defaults. 0: 8192.
 	Records int
 }
 
@@ -31,6 +31,9 @@ type Point struct {
 	// recentChunks sampled chunks. NaN before there are any.
 	HitRatio float64
 }
+
+// slack is how far a capacity may grow, in powers of two, before the rate changes.
+const slack = 0.125
 
 // recentChunks is the memory of Point.HitRatio, in sampled chunks.
 const recentChunks = 1 << 16
@@ -109,8 +112,8 @@ func (c *Curve) observe(requests []request) {
 	}
 }
 
-// resize follows the capacity. When the small stores would be off their planned
-// size by a factor of two and more they begin anew, at another rate, and it
+// resize follows the capacity. When the small stores would be too large for their
+// records, or half as large as planned, they begin anew, at another rate, and it
 // returns false.
 func (c *Curve) resize(capacityBytes uint64) bool {
 	if capacityBytes == 0 || c.chunkBytes == 0 {
@@ -118,7 +121,8 @@ func (c *Curve) resize(capacityBytes uint64) bool {
 	}
 	perRecord := float64(capacityBytes) / c.chunkBytes / float64(c.opts.Records)
 	exact := math.Log2(max(perRecord, 1))
-	same := c.capacity != 0 && math.Abs(exact-float64(c.shift)) < 1
+	over := exact - float64(c.shift) // from -1 to 0 when it began
+	same := c.capacity != 0 && over <= slack && over >= -1-slack
 	if !same {
 		c.begin(uint(math.Ceil(exact)))
 	}
@@ -137,7 +141,7 @@ func (c *Curve) resize(capacityBytes uint64) bool {
 func (c *Curve) begin(shift uint) {
 	c.shift, c.capacity = shift, 0
 	for i := range c.sizes {
-		records := max(int(2*c.sizes[i].factor*float64(c.opts.Records)), 1)
+		records := int(math.Ceil(math.Exp2(slack) * c.sizes[i].factor * float64(c.opts.Records)))
 		c.sizes[i].store = newStore(c.opts.NewPolicy(records), records)
 	}
 	c.tap.threshold.Store(math.MaxUint64 >> shift)
