@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -80,7 +81,8 @@ type Daemon struct {
 }
 
 // Subcommand is a subcommand beside status. It has the daemon's flags besides its
-// own, and is run once the configuration is loaded.
+// own, or with subcommands only those that say where the daemon is, and is run
+// once the configuration is loaded.
 type Subcommand struct {
 	Name, Usage, Description string
 	Flags                    []cli.Flag
@@ -113,7 +115,11 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 	}
 	for _, sub := range d.Commands {
 		app.UsageText += "\n" + d.Name + " [flags] " + sub.Name + " [--help]"
-		app.Commands = append(app.Commands, d.subcommand(&sub))
+		flags := d.flags()
+		if len(sub.Commands) > 0 {
+			flags = d.placeFlags()
+		}
+		app.Commands = append(app.Commands, d.subcommand(&sub, flags))
 	}
 	err := app.RunContext(ctx, args)
 	if err != nil {
@@ -122,10 +128,11 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 	return exitCode(err)
 }
 
-// subcommand makes a command of a description.
-func (d *Daemon) subcommand(sub *Subcommand) *cli.Command {
+// subcommand makes a command of a description; it and those below it have flags
+// besides their own.
+func (d *Daemon) subcommand(sub *Subcommand, flags []cli.Flag) *cli.Command {
 	made := &cli.Command{
-		Name: sub.Name, Usage: sub.Usage, Description: sub.Description, OnUsageError: usageError, Flags: append(d.flags(), sub.Flags...),
+		Name: sub.Name, Usage: sub.Usage, Description: sub.Description, OnUsageError: usageError, Flags: append(slices.Clone(sub.Flags), flags...),
 		Action: func(c *cli.Context) error {
 			if sub.Run == nil {
 				if c.Args().Present() {
@@ -140,7 +147,7 @@ func (d *Daemon) subcommand(sub *Subcommand) *cli.Command {
 		},
 	}
 	for i := range sub.Commands {
-		made.Subcommands = append(made.Subcommands, d.subcommand(&sub.Commands[i]))
+		made.Subcommands = append(made.Subcommands, d.subcommand(&sub.Commands[i], d.placeFlags()))
 	}
 	return made
 }
@@ -178,6 +185,12 @@ func (d *Daemon) flags() []cli.Flag {
 		}
 	}
 	return flags
+}
+
+// placeFlags are those of flags that say where the daemon is: what commands need
+// that talk to it.
+func (d *Daemon) placeFlags() []cli.Flag {
+	return slices.DeleteFunc(d.flags(), func(f cli.Flag) bool { return !slices.Contains([]string{"config", "runtime-dir"}, f.Names()[0]) })
 }
 
 // configure loads the configuration with the flags of the command line.
