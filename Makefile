@@ -83,7 +83,7 @@ test-race: system
 CHAOS ?= 1m
 .PHONY: test-chaos
 test-chaos: system ## the store under random operations and crashes, lookupd under kill -9
-	go test -count=1 -v -timeout 60m -run '^TestMetamorphic$$' ./store/embedded -metamorphic.for=$(CHAOS)
+	go test -count=1 -v -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=$(CHAOS)
 	go test -count=1 -v -timeout 60m -run '^TestKilledUnderLoad$$' ./internal/daemon -kills=200
 
 # The coordinator against the rules of the vLLM that is installed.
@@ -108,7 +108,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	MOONCAKE_SIDECAR_STEP_SEED=1000 MOONCAKE_SIDECAR_STEP_CASES=4400 $(PYTEST) pyshim/tests/differential/test_same_steps.py
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	$(MAKE) --no-print-directory test-chaos CHAOS=10m
-	go test -count=1 -race -timeout 60m -run '^TestMetamorphic$$' ./store/embedded -metamorphic.for=5m
+	go test -count=1 -race -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=5m
 	go test -count=1 -tags mutants -timeout 120m -run '^TestMutants$$' ./store/embedded
 	scripts/fuzz.sh 60s
 	$(MAKE) --no-print-directory test-wheel-root
@@ -119,6 +119,7 @@ bench: setup-peers build ## benchmarks; results in build/bench/
 	go test -run '^$$' -bench . -benchmem ./coordinator/... ./internal/... ./store/... ./worker/... | tee build/bench/go.txt
 	$(PYTHON) bench/daemons/run.py --json build/bench/daemons.json
 	$(PYTHON) bench/hooks/run.py --json build/bench/hooks.json
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) bin/mooncake-bench lookup --json >build/bench/lookup.json
 
 # COMPARE passes flags, for example COMPARE='--with null,intree,ours --parts warm'.
 .PHONY: bench-compare

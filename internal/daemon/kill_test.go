@@ -98,6 +98,7 @@ func (p *process) hear(command string) loadAnswer {
 type killing struct {
 	t        *testing.T
 	dir      string
+	what     string // lookupd, with a disk or without
 	storeMiB int
 	rng      *rand.Rand
 	lookupd  *process
@@ -108,8 +109,8 @@ type killing struct {
 	times []time.Duration
 }
 
-func startKilling(t *testing.T, storeMiB int, seed uint64) *killing {
-	k := &killing{t: t, dir: shortDir(t), storeMiB: storeMiB, rng: rand.New(rand.NewPCG(seed, 1))}
+func startKilling(t *testing.T, what string, storeMiB int, seed uint64) *killing {
+	k := &killing{t: t, dir: shortDir(t), what: what, storeMiB: storeMiB, rng: rand.New(rand.NewPCG(seed, 1))}
 	k.workers = []*process{k.startWorker(0), k.startWorker(1)}
 	k.restart()
 	for i := range 2 {
@@ -125,7 +126,7 @@ func (k *killing) startWorker(n int) *process {
 
 // restart starts lookupd and waits until it has its sockets.
 func (k *killing) restart() {
-	k.lookupd = spawn(k.t, fmt.Sprintf("lookupd:%s:%d", k.dir, k.storeMiB))
+	k.lookupd = spawn(k.t, fmt.Sprintf("%s:%s:%d", k.what, k.dir, k.storeMiB))
 	until(k.t, "lookupd answers", func() bool { _, err := LookupdStatus(k.t.Context(), k.dir); return err == nil })
 }
 
@@ -284,9 +285,13 @@ func (k *killing) report(rounds int) {
 	a := &k.total
 	k.t.Logf("%d kills, after %d calls, with %d places granted and not ended; back after %v (median), %v (longest)",
 		rounds, a.Calls, a.Held, k.times[len(k.times)/2].Round(time.Millisecond), k.times[len(k.times)-1].Round(time.Millisecond))
-	k.t.Logf("afterwards %d hits were loaded and compared: %d wrong, %d corrupt, %d that had been dropped", a.Hits, a.Wrong, a.Corrupt, a.Revived)
-	if a.Wrong+a.Corrupt+a.Revived > 0 {
-		k.t.Errorf("%d hits with wrong bytes, %d that do not fit their checksum, %d that had been dropped", a.Wrong, a.Corrupt, a.Revived)
+	k.t.Logf("afterwards %d hits were loaded and compared: %d wrong, %d corrupt", a.Hits, a.Wrong, a.Corrupt)
+	if a.Wrong+a.Corrupt > 0 {
+		k.t.Errorf("%d hits with wrong bytes, %d that do not fit their checksum", a.Wrong, a.Corrupt)
+	}
+	// With a disk a chunk that had no room in memory just then may be there later.
+	if a.Revived > 0 && k.what == "lookupd" {
+		k.t.Errorf("%d hits had been dropped", a.Revived)
 	}
 	if a.Published > 0 {
 		k.t.Errorf("%d puts of a dead lookupd were published by the next one", a.Published)
@@ -302,9 +307,10 @@ func (k *killing) report(rounds int) {
 func TestKilledUnderLoad(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
+	third := *kills / 3
 	t.Run("room for all", func(t *testing.T) {
-		k := startKilling(t, 64, seed)
-		for i := range *kills / 2 {
+		k := startKilling(t, "lookupd", 64, seed)
+		for i := range third {
 			k.round(i%2 == 0)
 			_, prefixes := k.verify()
 			k.lookups(prefixes)
@@ -312,16 +318,16 @@ func TestKilledUnderLoad(t *testing.T) {
 				break
 			}
 		}
-		k.report(*kills / 2)
+		k.report(third)
 		t.Logf("%d chunks were known to be stored, %d are hits", k.total.Stored, k.total.Here)
 		if a := &k.total; a.Here*100 < a.Stored*99 || a.Lost > 0 {
 			t.Errorf("%d of %d chunks are hits after the kills; %d were lost between them", a.Here, a.Stored, a.Lost)
 		}
 	})
 	t.Run("full", func(t *testing.T) {
-		k := startKilling(t, 8, seed)
+		k := startKilling(t, "lookupd", 8, seed)
 		active, hits := 0, 0
-		for i := range *kills / 2 {
+		for i := range third {
 			held := i%2 == 0
 			before := k.round(held)
 			now, prefixes := k.verify()
@@ -334,10 +340,27 @@ func TestKilledUnderLoad(t *testing.T) {
 				break
 			}
 		}
-		k.report(*kills / 2)
+		k.report(third)
 		t.Logf("%d chunks were active a moment before the kills, %d are hits", active, hits)
 		if hits*100 < active*99 {
 			t.Errorf("%d chunks were active, %d are hits", active, hits)
+		}
+	})
+	t.Run("full, with a disk", func(t *testing.T) {
+		k := startKilling(t, "lookupd-with-disk", 8, seed)
+		active, hits := 0, 0
+		for i := range *kills - 2*third {
+			before := k.round(i%2 == 0)
+			now, _ := k.verify()
+			active, hits = active+before, hits+now
+			if t.Failed() {
+				break
+			}
+		}
+		k.report(*kills - 2*third)
+		t.Logf("%d chunks were active in memory a moment before the kills, %d are hits", active, hits)
+		if hits*100 < active*120 {
+			t.Errorf("%d chunks were active in memory, %d are hits: the disk has brought next to nothing", active, hits)
 		}
 	})
 }

@@ -13,6 +13,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -225,7 +226,7 @@ func (l *loader) start(ctx context.Context, kind, first, n int) ([]heldPut, erro
 			items = append(items, it)
 		}
 	}
-	grants, err := l.chunks.PutStart(ctx, l.names[kind], "", items)
+	grants, err := l.chunks.PutStart(ctx, l.names[kind], []string{"", "tenant"}[kind], items)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +319,7 @@ func (l *loader) load(ctx context.Context, kind, first, n int, a *loadAnswer, se
 			items = append(items, store.GetItem{Hash: loadHash(l.number, kind, i), Shard: uint32(shard)})
 		}
 	}
-	results, err := l.chunks.Get(ctx, l.names[kind], store.Lease{}, items)
+	results, err := l.get(ctx, l.names[kind], items)
 	if err != nil {
 		return err
 	}
@@ -350,6 +351,32 @@ func (l *loader) load(ctx context.Context, kind, first, n int, a *loadAnswer, se
 	return l.chunks.Release(ctx, refs)
 }
 
+// get takes references, also on what has to come from the disk first.
+func (l *loader) get(ctx context.Context, ns store.Namespace, items []store.GetItem) ([]store.GetResult, error) {
+	results, err := l.chunks.Get(ctx, ns, store.Lease{}, items)
+	if err != nil {
+		return nil, err
+	}
+	ticker := time.NewTicker(2 * time.Millisecond) // nothing tells when it is there
+	defer ticker.Stop()
+	for i, deadline := 0, time.Now().Add(patience); i < len(results); {
+		if results[i].Status != store.GetLoading {
+			i++
+			continue
+		}
+		if time.Now().After(deadline) {
+			return nil, errors.New("a chunk is loading for ever")
+		}
+		<-ticker.C
+		again, err := l.chunks.Get(ctx, ns, store.Lease{}, items[i:i+1])
+		if err != nil {
+			return nil, err
+		}
+		results[i] = again[0]
+	}
+	return results, nil
+}
+
 // account compares what is there of a chunk with what was known.
 func (l *loader) account(kind, n int, here bool, a *loadAnswer) {
 	known := &l.known[kind][n]
@@ -377,8 +404,11 @@ func (l *loader) account(kind, n int, here bool, a *loadAnswer) {
 // verify looks at all chunks.
 func (l *loader) verify(ctx context.Context, a *loadAnswer) error {
 	for kind := range loadKinds {
-		if err := l.load(ctx, kind, 0, loadKinds[kind].chunks, a, true); err != nil {
-			return err
+		const batch = 16 // with a disk, not all have room in memory at a time
+		for first := 0; first < loadKinds[kind].chunks; first += batch {
+			if err := l.load(ctx, kind, first, min(batch, loadKinds[kind].chunks-first), a, true); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

@@ -35,9 +35,12 @@ func runAsDaemon(what string) int {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var err error
 	switch name {
-	case "lookupd":
+	case "lookupd", "lookupd-with-disk":
 		cfg := &config.LookupdConfig{StoreBytes: config.Size(cmp.Or(n, 16) << 20)}
 		cfg.RuntimeDir = dir
+		if name != "lookupd" {
+			cfg.DiskDir = filepath.Dir(dir)
+		}
 		cfg.SetDefaults(os.DirFS("/"))
 		err = RunLookupd(context.Background(), cfg, Control{}, log)
 	case "worker":
