@@ -3,6 +3,7 @@ package embedded
 import (
 	"cmp"
 	"slices"
+	"time"
 )
 
 const (
@@ -25,19 +26,24 @@ func (m *Master) compactLocked() bool {
 		if c.slabs <= int(c.run) || m.alloc.spare(c) < uint64(m.alloc.perRun(c)) {
 			continue
 		}
-		id := slices.MinFunc(c.partial, func(a, b uint32) int {
+		emptiest := slices.Clone(c.partial)
+		slices.SortFunc(emptiest, func(a, b uint32) int {
 			return cmp.Or(cmp.Compare(m.alloc.slabs[a].used, m.alloc.slabs[b].used), cmp.Compare(a, b))
 		})
-		if before := m.stats.SlotsMoved; m.vacateLocked(id, moveAtOnce, false) < moveAtOnce && m.stats.SlotsMoved > before {
-			return true
+		for _, id := range emptiest[:min(tries, len(emptiest))] {
+			if before := m.stats.SlotsMoved; m.idleRunLocked(id) {
+				m.vacateLocked(id, moveAtOnce, false)
+				return m.stats.SlotsMoved > before
+			}
 		}
 	}
 	return false
 }
 
 // vacateLocked moves chunks out of a run, those that were used last first, as
-// long as the budget of bytes allows, and returns what is left of that. What does
-// not move is dropped, if drop says so, and stays otherwise. With drop, and where
+// long as the budget of bytes allows, and returns what is left of that. With drop, only
+// chunks move that were used much later than the others of the run. What does not
+// move is dropped, if drop says so, and stays otherwise. With drop, and where
 // no disk is to have them first, colder chunks of the size make room for those
 // that move.
 //
@@ -47,12 +53,14 @@ func (m *Master) vacateLocked(id uint32, budget int, drop bool) int {
 	defer m.alloc.unhold(id)
 	s := &m.alloc.slabs[id]
 	slotBytes := s.slotBytes
-	for _, slot := range m.slotsByUseLocked(id) {
+	slots, mean := m.slotsByUseLocked(id)
+	for _, slot := range slots {
 		rec, ok := m.seg.ownerOf(slot)
 		if !ok {
 			continue // it went with another shard, or made room
 		}
-		if budget >= int(slotBytes) && m.live[rec].state == Active && m.movableLocked(rec, slot) && m.placeForLocked(rec, slotBytes, drop && m.lower == nil) {
+		young := !drop || age(m.clock.elapsed, m.lastUse[rec]) < mean/2
+		if young && budget >= int(slotBytes) && m.live[rec].state == Active && m.movableLocked(rec, slot) && m.placeForLocked(rec, slotBytes, drop && m.lower == nil) {
 			if still, ok := m.seg.ownerOf(slot); ok && still == rec {
 				m.moveSlotLocked(rec, slot)
 				budget -= int(slotBytes)
@@ -67,35 +75,37 @@ func (m *Master) vacateLocked(id uint32, budget int, drop bool) int {
 	return budget
 }
 
-// slotsByUseLocked returns the slots of a run's chunks, what was used last
-// first.
-func (m *Master) slotsByUseLocked(id uint32) []uint32 {
+// slotsByUseLocked returns the slots of a run's chunks, what was used last first,
+// and how long ago that was on average.
+func (m *Master) slotsByUseLocked(id uint32) (slots []uint32, mean time.Duration) {
 	type use struct {
 		slot uint32
-		age  int64
+		age  time.Duration
 	}
 	s := &m.alloc.slabs[id]
 	uses := make([]use, 0, s.used)
 	for i := range s.slots {
 		slot := id*m.seg.SlotsPerSlab + i
 		if rec, ok := m.seg.ownerOf(slot); ok {
-			uses = append(uses, use{slot, int64(age(m.clock.elapsed, m.lastUse[rec]))})
+			uses = append(uses, use{slot, age(m.clock.elapsed, m.lastUse[rec])})
 		}
 	}
 	slices.SortStableFunc(uses, func(a, b use) int { return cmp.Compare(a.age, b.age) })
-	slots := make([]uint32, len(uses))
+	slots = make([]uint32, len(uses))
 	for i := range uses {
 		slots[i] = uses[i].slot
+		mean += uses[i].age / time.Duration(len(uses))
 	}
-	return slots
+	return slots, mean
 }
 
 // placeForLocked tells whether a slot of the size is free outside of runs that
 // are held. With evict it drops a chunk that was used longer ago for one.
 func (m *Master) placeForLocked(rec, slotBytes uint32, evict bool) bool {
 	c := m.alloc.classes[slotBytes]
-	for tries := 0; len(c.partial) == 0; tries++ {
-		if !evict || tries == heatSamples {
+	// Some of the coldest may be in the held run itself; they have to go anyway.
+	for left := m.alloc.perRun(c) + heatSamples; len(c.partial) == 0; left-- {
+		if !evict || left == 0 {
 			return false
 		}
 		// Not the chunk itself, nor one that is hotter.

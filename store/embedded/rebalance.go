@@ -53,7 +53,11 @@ func (m *Master) balanceLocked(slotBytes uint32, dropped time.Duration) {
 	donors := m.donorsLocked(c)
 	mine := float64(m.seg.SlabBytes) / max(c.evicted, leastAge).Seconds()
 	for range rowsAtOnce {
-		if len(donors) == 0 || donors[0].heat*worthMoving >= mine || m.demoteRowLocked(donors[0].first, c.run) {
+		if len(donors) == 0 || m.demoteRowLocked(donors[0].first, c.run) {
+			return
+		}
+		// Looked at again: chunks of the rows before may have moved there.
+		if d, ok := m.donorLocked(c, donors[0].first, map[uint32]float64{}); !ok || d.heat*worthMoving >= mine {
 			return
 		}
 		donors = m.takeRunLocked(c, donors)
@@ -88,27 +92,32 @@ func (m *Master) donorsLocked(c *sizeClass) []donor {
 	heats := map[uint32]float64{}
 	var donors []donor
 	for first := uint32(0); first+c.run <= m.seg.prepared(); first++ {
-		heat, slabs := 0.0, uint32(0)
-		for _, id := range m.alloc.runsIn(first, c.run) {
-			of := m.alloc.slabs[id].slotBytes
-			if _, known := heats[id]; !known && of != c.slotBytes {
-				heats[id] = m.heatLocked(id)
-			}
-			if of == c.slotBytes {
-				heat = math.Inf(1)
-				break
-			}
-			heat += heats[id]
-			slabs += m.alloc.classes[of].run
-		}
-		if !math.IsInf(heat, 1) {
-			donors = append(donors, donor{first, heat / float64(max(slabs, c.run))})
+		if d, ok := m.donorLocked(c, first, heats); ok {
+			donors = append(donors, d)
 		}
 	}
 	slices.SortFunc(donors, func(a, b donor) int {
 		return cmp.Or(cmp.Compare(a.heat, b.heat), cmp.Compare(a.first, b.first))
 	})
 	return donors
+}
+
+// donorLocked says what a row of slabs would cost. heats has what is known of
+// runs.
+func (m *Master) donorLocked(c *sizeClass, first uint32, heats map[uint32]float64) (donor, bool) {
+	heat, slabs := 0.0, uint32(0)
+	for _, id := range m.alloc.runsIn(first, c.run) {
+		of := m.alloc.slabs[id].slotBytes
+		if of == c.slotBytes {
+			return donor{}, false
+		}
+		if _, known := heats[id]; !known {
+			heats[id] = m.heatLocked(id, max(c.evicted/2, leastAge))
+		}
+		heat += heats[id]
+		slabs += m.alloc.classes[of].run
+	}
+	return donor{first, heat / float64(max(slabs, c.run))}, !math.IsInf(heat, 1)
 }
 
 // runsIn returns the first slabs of the runs that reach into a row of slabs.
@@ -125,10 +134,15 @@ func (a *slabAllocator) runsIn(first, slabs uint32) (runs []uint32) {
 	return runs
 }
 
-// heatLocked estimates what dropping a run's chunks would cost; infinite for a
-// run of which one was seen that can't be dropped.
-func (m *Master) heatLocked(id uint32) float64 {
+// heatLocked estimates what taking a run from its chunks would cost; infinite for
+// a run of which one was seen that is in use. Chunks of less than the young age
+// count as of that: a few of them will be moved, unless this is all that their
+// size has.
+func (m *Master) heatLocked(id uint32, young time.Duration) float64 {
 	s := &m.alloc.slabs[id]
+	if c := m.alloc.classes[s.slotBytes]; c.slabs == int(c.run) {
+		young = leastAge
+	}
 	seen, heat := uint32(0), 0.0
 	step := max(s.slots/heatSamples, 1)
 	for i := uint32(0); i < s.slots; i += step {
@@ -141,7 +155,7 @@ func (m *Master) heatLocked(id uint32) float64 {
 			return math.Inf(1)
 		}
 		seen++
-		worth := float64(s.slotBytes) / max(age(m.clock.elapsed, m.lastUse[rec]), leastAge).Seconds()
+		worth := float64(s.slotBytes) / max(age(m.clock.elapsed, m.lastUse[rec]), young).Seconds()
 		if m.onDiskLocked(rec) {
 			worth /= diskWorth
 		}
@@ -202,7 +216,8 @@ func (m *Master) demoteRowLocked(first, slabs uint32) bool {
 	}
 	begun := false
 	for _, id := range m.alloc.runsIn(first, slabs) {
-		for _, slot := range m.slotsByUseLocked(id) {
+		slots, _ := m.slotsByUseLocked(id)
+		for _, slot := range slots {
 			rec, ok := m.seg.ownerOf(slot)
 			if !ok || m.live[rec].state != Active || !m.movableLocked(rec, slot) || m.onDiskLocked(rec) {
 				continue
