@@ -194,6 +194,10 @@ func (m *Master) leaseBelowLocked(ns store.NamespaceID, g *grantedLease, chunks 
 	}
 }
 
+// promiseShare is the part of the memory that a lookup may count on chunks of the
+// disk for: what leases may hold, which bring them up.
+const promiseShare = 4
+
 // promises are what one lookup has counted on the disk for.
 type promises struct {
 	asked map[disk.Key]bool // true: counted as present
@@ -224,7 +228,9 @@ func (v *View) below(group uint32, hash *kv.Hash) kv.Existence {
 	if !asked {
 		found, there := v.m.lower.tier.Has(&key)
 		if found.Bytes > 0 && v.disk.asked == nil {
-			v.disk = promises{asked: map[disk.Key]bool{}, room: v.m.lower.tier.Room()}
+			// Nor more than a load could have in memory at a time.
+			most := uint64(v.m.seg.Slabs) * v.m.seg.SlabBytes / promiseShare
+			v.disk = promises{asked: map[disk.Key]bool{}, room: min(v.m.lower.tier.Room(), most)}
 		}
 		if found.Bytes == 0 {
 			return kv.Absent // nothing to remember
