@@ -253,9 +253,9 @@ func (w *walk) run() ([]recordFound, error) {
 		if err != nil {
 			return nil, err
 		}
-		h, bad := decodeRecord(b)
-		if bad != nil || h.sequence != w.region.sequence || h.pages() > w.t.log.regionPages-w.page {
-			break // the end of what was written
+		h, written := w.record(b)
+		if !written {
+			break
 		}
 		r := recordFound{h, place{region: w.region.id, page: w.page, pages: h.pages(), sequence: h.sequence}}
 		if w.verify && !h.removed {
@@ -275,6 +275,12 @@ func (w *walk) run() ([]recordFound, error) {
 		w.page += w.last
 	}
 	return found, nil
+}
+
+// record reads a header. False: nothing was written from here on.
+func (w *walk) record(b []byte) (recordHeader, bool) {
+	h, err := decodeRecord(b)
+	return h, err == nil && h.sequence == w.region.sequence && h.pages() <= w.t.log.regionPages-w.page
 }
 
 // at returns a page of the region, and reads it if need be.

@@ -3,6 +3,7 @@ package embedded
 import (
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -30,13 +31,11 @@ func TestRandomWithDisk(t *testing.T) {
 
 // randomFaults breaks one call in rarely.
 func randomFaults(random *rand.Rand, rarely int) func(disktest.Call) disktest.Fault {
-	dice := make(chan int, 1)
-	dice <- 0
+	var mu sync.Mutex // the generator is not for several goroutines
 	return func(c disktest.Call) disktest.Fault {
-		n := <-dice // one at a time: the generator is not for several goroutines
-		n = random.IntN(rarely * 6)
-		done := random.IntN(c.Bytes + 1)
-		dice <- n
+		mu.Lock()
+		n, done := random.IntN(rarely*6), random.IntN(c.Bytes+1)
+		mu.Unlock()
 		switch n {
 		case 0:
 			return disktest.Fault{Err: syscall.EIO, Done: done}
