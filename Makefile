@@ -70,10 +70,13 @@ test-wheel-root: setup-peers ## the wheel in roots of older distributions, the u
 test-fast: system ## Go tests and house rules, without vLLM
 	$(MAKE) --no-print-directory test-go
 
+# Mooncake's public traces, where they are at hand; their tests are skipped otherwise.
+TRACES ?= $(wildcard ../shared/traces)
+
 .PHONY: test-go
 test-go: system
 	go vet ./...
-	go test ./...
+	MOONCAKE_SIDECAR_TRACES=$(abspath $(TRACES)) go test ./...
 
 .PHONY: test-race
 test-race: system
