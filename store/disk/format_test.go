@@ -4,13 +4,12 @@ import (
 	"bytes"
 	"reflect"
 	"testing"
-	"unsafe"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
 
 func TestEntryBytes(t *testing.T) {
-	if n := unsafe.Sizeof(entry{}); n != entryBytes {
+	if n := reflect.TypeFor[entry]().Size(); n != entryBytes {
 		t.Errorf("an entry has %d bytes, %d are accounted for", n, entryBytes)
 	}
 }

@@ -249,3 +249,36 @@ func TestSmallerAndCut(t *testing.T) {
 		r.end()
 	})
 }
+
+// TestWhatIsReadStays: a region is not given up while a chunk of it is read,
+// however long that takes and however much is written.
+func TestWhatIsReadStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := &disktest.Dir{}
+		opts := testOptions()
+		opts.ReadDeadline = time.Hour
+		r := start(t, dir, opts)
+		for i := range 24 {
+			r.mustPut(i, 1, 2<<20)
+		}
+		hold := make(chan struct{})
+		dir.SetFault(func(c disktest.Call) disktest.Fault {
+			if c.Op == disktest.Read {
+				<-hold
+			}
+			return disktest.Fault{}
+		})
+		result := make(chan error, 1)
+		go func() { result <- r.get(0, 1, 2<<20) }()
+		synctest.Wait()
+		for i := 24; i < 60; i++ {
+			r.mustPut(i, 1, 2<<20)
+		}
+		r.mustMiss(5)
+		close(hold)
+		if err := <-result; err != nil {
+			t.Errorf("the chunk that was read all the while: %v", err)
+		}
+		r.end()
+	})
+}

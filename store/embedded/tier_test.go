@@ -516,3 +516,43 @@ func TestChainComesBackWhole(t *testing.T) {
 		d.unmount()
 	})
 }
+
+// TestFailedLoadsFromTheDisk: a chunk whose load failed is a miss once, and one
+// that was corrupt is gone, on the disk as in memory.
+func TestFailedLoadsFromTheDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDiskWorld(t, 16<<20, &disktest.Dir{}, smallDisk())
+		s := d.open(1, 1, 100, Declaration{})
+		ns := d.namespace(testSpec("m", 256<<10, 1))
+		for i := range 200 {
+			d.store(s, ns, i, 0)
+			synctest.Wait()
+		}
+		for _, corrupt := range []bool{false, true} {
+			if !d.exists(ns, 1) {
+				t.Fatal("the chunk is not on the disk")
+			}
+			if err := d.m.ReportFailed(s, ns, []store.FailedChunk{{Hash: testHash(1), Corrupt: corrupt}}); err != nil {
+				t.Fatal(err)
+			}
+			if d.exists(ns, 1) {
+				t.Error("a chunk whose load failed is promised again at once")
+			}
+		}
+		if d.exists(ns, 1) {
+			t.Error("a corrupt chunk is still there")
+		}
+		// In memory and on the disk: both go.
+		if err := d.load(s, ns, 2, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := d.m.ReportFailed(s, ns, []store.FailedChunk{{Hash: testHash(2), Corrupt: true}}); err != nil {
+			t.Fatal(err)
+		}
+		if d.exists(ns, 2) || d.exists(ns, 2) {
+			t.Error("a corrupt chunk comes back from the disk")
+		}
+		d.m.validate(t)
+		d.unmount()
+	})
+}
