@@ -27,19 +27,13 @@ import "math/bits"
 // Repeated touches within an eighth of the store's turnover count once: a lookup,
 // its load, and the same load by another rank are one use.
 //
-// 34 bytes a record, and 32 for the chunks remembered.
+// 32 bytes a record, and as many for the chunks remembered.
 type Hazard struct {
 	links links
 	lists [MaxClasses]*agedLists
 	used  uint64 // classes that have lists
 
-	key      []uint64
-	parent   []uint32 // low half of the parent's key
-	lastSlot []uint32
-	uses     []uint8
-	kind     []uint8
-	class    []uint8
-	state    []uint8
+	records []hazardRecord
 
 	ghosts ghosts
 	run    run
@@ -49,6 +43,17 @@ type Hazard struct {
 }
 
 var _ Policy = (*Hazard)(nil)
+
+// hazardRecord is what is known of a resident chunk.
+type hazardRecord struct {
+	key      uint64
+	parent   uint32 // low half of the parent's key
+	lastSlot uint32 // of its last use; not set while it is in the run
+	uses     uint8  // after its insertion
+	kind     uint8
+	class    uint8
+	state    uint8
+}
 
 // States of a record.
 const (
@@ -66,12 +71,7 @@ const ghostsPerRecord = 4
 
 // NewHazard returns a policy for the records [0, records).
 func NewHazard(records int) *Hazard {
-	h := &Hazard{
-		links: newLinks(records), key: make([]uint64, records), parent: make([]uint32, records),
-		lastSlot: make([]uint32, records), uses: make([]uint8, records), kind: make([]uint8, records),
-		class: make([]uint8, records), state: make([]uint8, records),
-		ghosts: newGhosts(ghostsPerRecord * records),
-	}
+	h := &Hazard{links: newLinks(records), records: make([]hazardRecord, records), ghosts: newGhosts(ghostsPerRecord * records)}
 	h.run = newRun()
 	h.clock = newSlotClock()
 	h.learn.reset()
@@ -88,15 +88,15 @@ func (h *Hazard) Len() int { return h.n }
 func (h *Hazard) Insert(record uint32, chunk Chunk) {
 	h.tick()
 	h.n++
-	h.key[record], h.parent[record], h.class[record] = chunk.Key, uint32(chunk.Parent), chunk.Class
-	h.uses[record], h.state[record] = 0, isFresh
+	h.records[record].key, h.records[record].parent, h.records[record].class = chunk.Key, uint32(chunk.Parent), chunk.Class
+	h.records[record].uses, h.records[record].state = 0, isFresh
 	if h.lists[chunk.Class] == nil {
 		h.lists[chunk.Class] = newAgedLists()
 		h.used |= 1 << chunk.Class
 	}
 	if g, ok := h.ghosts.take(chunk.Key, h.clock.slot); ok {
 		h.learn.reused(g.kind(), h.clock.slot, g.age(h.clock.slot))
-		h.uses[record], h.state[record] = g.uses()+1, 0
+		h.records[record].uses, h.records[record].state = g.uses()+1, 0
 	}
 	h.join(record)
 }
@@ -104,23 +104,23 @@ func (h *Hazard) Insert(record uint32, chunk Chunk) {
 // Touch implements Policy.
 func (h *Hazard) Touch(record uint32) {
 	h.tick()
-	if h.state[record]&isListed == 0 {
+	if h.records[record].state&isListed == 0 {
 		return // in the run already
 	}
 	h.unlist(record)
-	age := h.clock.slot - h.lastSlot[record]
+	age := h.clock.slot - h.records[record].lastSlot
 	if age == 0 {
-		h.learn.undo(int(h.kind[record]), h.clock.slot)
+		h.learn.undo(int(h.records[record].kind), h.clock.slot)
 	} else {
-		h.learn.reused(int(h.kind[record]), h.clock.slot, age)
-		h.uses[record] = min(h.uses[record], maxUses-1) + 1
+		h.learn.reused(int(h.records[record].kind), h.clock.slot, age)
+		h.records[record].uses = min(h.records[record].uses, maxUses-1) + 1
 	}
 	h.join(record)
 }
 
 // Remove implements Policy.
 func (h *Hazard) Remove(record uint32) {
-	if h.state[record]&isListed == 0 {
+	if h.records[record].state&isListed == 0 {
 		h.endRun()
 	}
 	h.unlist(record)
@@ -144,7 +144,7 @@ func (h *Hazard) VictimOf(classes uint64, inUse func(uint32) bool) (uint32, bool
 	if r == nobody {
 		return 0, false
 	}
-	h.ghosts.put(h.key[r], newGhost(h.key[r], h.lastSlot[r], h.clock.slot, h.kind[r], h.uses[r]), h.clock.slot)
+	h.ghosts.put(h.records[r].key, newGhost(h.records[r].key, h.records[r].lastSlot, h.clock.slot, h.records[r].kind, h.records[r].uses), h.clock.slot)
 	h.unlist(r)
 	h.n--
 	return r, true
@@ -157,7 +157,7 @@ func (h *Hazard) tick() {
 	}
 	h.learn.nextSlot(h.clock.slot, h.clock.fading())
 	for left := h.used; left != 0; left &= left - 1 {
-		h.lists[bits.TrailingZeros64(left)].nextSlot(&h.links, h.clock.slot)
+		h.lists[bits.TrailingZeros64(left)].nextSlot(h.links, h.clock.slot)
 	}
 	if h.clock.rankDue() {
 		h.learn.rank(h.clock.warm(h.run.mean))
@@ -178,14 +178,14 @@ func (h *Hazard) worst(classes uint64, inUse func(uint32) bool) uint32 {
 		a := h.lists[bits.TrailingZeros64(left)]
 		empty := true // so far
 		for rank := a.cursor; rank < places && rank <= bestRank; rank++ {
-			r, some := a.oldest(&h.links, int(h.learn.order[rank]), h.clock.slot, inUse)
+			r, some := a.oldest(h.links, int(h.learn.order[rank]), h.clock.slot, inUse)
 			if some && empty {
 				a.cursor, empty = rank, false
 			}
 			if r == nobody {
 				continue
 			}
-			if rank < bestRank || h.lastSlot[r] < h.lastSlot[best] {
+			if rank < bestRank || h.records[r].lastSlot < h.records[best].lastSlot {
 				best, bestRank = r, rank
 			}
 			break

@@ -48,7 +48,7 @@ func newAgedLists() *agedLists {
 }
 
 // push lists a record that was last used in slot last.
-func (a *agedLists) push(l *links, record uint32, kind int, last, slot uint32) {
+func (a *agedLists) push(l links, record uint32, kind int, last, slot uint32) {
 	if slot-last >= slotRing {
 		l.pushBack(&a.ancient[kind], record)
 	} else {
@@ -58,7 +58,7 @@ func (a *agedLists) push(l *links, record uint32, kind int, last, slot uint32) {
 	a.cursor = 0
 }
 
-func (a *agedLists) unlink(l *links, record uint32, kind int, last, slot uint32) {
+func (a *agedLists) unlink(l links, record uint32, kind int, last, slot uint32) {
 	if slot-last >= slotRing {
 		l.unlink(&a.ancient[kind], record)
 		return
@@ -72,7 +72,7 @@ func (a *agedLists) unlink(l *links, record uint32, kind int, last, slot uint32)
 
 // nextSlot makes room for a slot: what was used as long ago as the ring reaches
 // becomes ancient.
-func (a *agedLists) nextSlot(l *links, slot uint32) {
+func (a *agedLists) nextSlot(l links, slot uint32) {
 	at := slot % slotRing
 	for k := range a.ring {
 		if a.some[k]>>at&1 == 1 {
@@ -85,7 +85,7 @@ func (a *agedLists) nextSlot(l *links, slot uint32) {
 
 // oldest returns the first record of a place that is not vetoed, or nobody, and
 // whether the place has any.
-func (a *agedLists) oldest(l *links, place int, slot uint32, inUse func(uint32) bool) (record uint32, some bool) {
+func (a *agedLists) oldest(l links, place int, slot uint32, inUse func(uint32) bool) (record uint32, some bool) {
 	kind, bucket := place/buckets, place%buckets
 	if bucket == buckets-1 {
 		return l.first(&a.ancient[kind], inUse), a.ancient[kind].front != nobody

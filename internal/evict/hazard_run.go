@@ -40,9 +40,9 @@ func (h *Hazard) join(record uint32) {
 	if r.n > 0 {
 		order := int8(0)
 		switch {
-		case h.parent[record] != 0 && h.parent[record] == uint32(h.key[r.last]):
+		case h.records[record].parent != 0 && h.records[record].parent == uint32(h.records[r.last].key):
 			order = rootFirst
-		case h.parent[r.last] != 0 && h.parent[r.last] == uint32(h.key[record]):
+		case h.records[r.last].parent != 0 && h.records[r.last].parent == uint32(h.records[record].key):
 			order = leafFirst
 		}
 		if order == 0 || r.order != 0 && order != r.order {
@@ -62,17 +62,19 @@ func (h *Hazard) endRun() {
 	if r.n == 0 {
 		return
 	}
-	leafmost, rootmost, next := r.ends.front, r.ends.back, h.links.toBack
+	leafmost, rootmost := r.ends.front, r.ends.back
+	next := func(at uint32) uint32 { return h.links[at].toBack }
 	if r.order == rootFirst {
-		leafmost, rootmost, next = rootmost, leafmost, h.links.toFront
+		leafmost, rootmost = rootmost, leafmost
+		next = func(at uint32) uint32 { return h.links[at].toFront }
 	}
 	fresh, origin := 0, originRoot
 	at := leafmost
-	for ; at != nobody && h.state[at]&isFresh != 0; at = next[at] {
+	for ; at != nobody && h.records[at].state&isFresh != 0; at = next(at) {
 		fresh++
 	}
 	if at != nobody {
-		origin = originBehind(h.uses[at])
+		origin = originBehind(h.records[at].uses)
 	} else if before := h.leafBefore(rootmost); before != nil {
 		origin = originBehind(before.uses)
 		if before.fresh > 0 {
@@ -82,31 +84,31 @@ func (h *Hazard) endRun() {
 		}
 	}
 	r.measure(fresh)
-	x := leaf{tag: uint32(h.key[leafmost]), record: leafmost, origin: uint8(origin), uses: h.uses[leafmost]}
-	if h.state[leafmost]&isFresh != 0 {
+	x := leaf{tag: uint32(h.records[leafmost].key), record: leafmost, origin: uint8(origin), uses: h.records[leafmost].uses}
+	if h.records[leafmost].state&isFresh != 0 {
 		x.fresh = uint32(fresh)
 	}
 	r.leaves[x.tag%recentLeaves] = x
 	r.ends, r.n, r.order = ends{nobody, nobody}, 0, 0
 	ofNew, back := kindOfNew(origin, fresh, r.meanNew), false
 	for at := leafmost; at != nobody; {
-		following := next[at]
-		if h.state[at]&isFresh == 0 {
+		following := next(at)
+		if h.records[at].state&isFresh == 0 {
 			back = true
 		} else if back { // it was forgotten; what stood behind it was not
-			h.uses[at], h.state[at] = 1, 0
+			h.records[at].uses, h.records[at].state = 1, 0
 		}
 		switch {
-		case h.state[at]&isFresh != 0 && at == leafmost:
-			h.kind[at] = kindTail
-		case h.state[at]&isFresh != 0:
-			h.kind[at] = uint8(ofNew)
-		case h.uses[at] > 0:
-			h.kind[at] = kindReused
+		case h.records[at].state&isFresh != 0 && at == leafmost:
+			h.records[at].kind = kindTail
+		case h.records[at].state&isFresh != 0:
+			h.records[at].kind = uint8(ofNew)
+		case h.records[at].uses > 0:
+			h.records[at].kind = kindReused
 		}
-		h.state[at] &^= isFresh
-		h.learn.started(int(h.kind[at]), h.clock.slot)
-		h.lastSlot[at] = h.clock.slot
+		h.records[at].state &^= isFresh
+		h.learn.started(int(h.records[at].kind), h.clock.slot)
+		h.records[at].lastSlot = h.clock.slot
 		h.list(at)
 		at = following
 	}
@@ -126,7 +128,7 @@ func (r *run) measure(fresh int) {
 // leafBefore returns the leaf of an earlier run that the record stands behind,
 // or nil.
 func (h *Hazard) leafBefore(record uint32) *leaf {
-	tag := h.parent[record]
+	tag := h.records[record].parent
 	x := &h.run.leaves[tag%recentLeaves]
 	if tag == 0 || x.tag != tag {
 		return nil
@@ -137,35 +139,35 @@ func (h *Hazard) leafBefore(record uint32) *leaf {
 // untail makes a leaf that was taken for a request's end what it is.
 func (h *Hazard) untail(x *leaf, kind int) {
 	r := x.record
-	if uint32(h.key[r]) != x.tag || h.state[r]&isListed == 0 || h.kind[r] != kindTail || h.lastSlot[r] != h.clock.slot {
+	if uint32(h.records[r].key) != x.tag || h.records[r].state&isListed == 0 || h.records[r].kind != kindTail || h.records[r].lastSlot != h.clock.slot {
 		return
 	}
 	h.unlist(r)
 	h.learn.undo(kindTail, h.clock.slot)
-	h.kind[r] = uint8(kind)
+	h.records[r].kind = uint8(kind)
 	h.learn.started(kind, h.clock.slot)
 	h.list(r)
 }
 
 // list puts a record of a known kind into its class's lists.
 func (h *Hazard) list(record uint32) {
-	h.state[record] |= isListed
-	h.state[record] &^= isUnsorted
+	h.records[record].state |= isListed
+	h.records[record].state &^= isUnsorted
 	if h.clock.warm(h.run.mean) {
-		h.state[record] |= isUnsorted
+		h.records[record].state |= isUnsorted
 	}
-	h.lists[h.class[record]].push(&h.links, record, h.listKind(record), h.lastSlot[record], h.clock.slot)
+	h.lists[h.records[record].class].push(h.links, record, h.listKind(record), h.records[record].lastSlot, h.clock.slot)
 }
 
 // unlist takes it out again.
 func (h *Hazard) unlist(record uint32) {
-	h.lists[h.class[record]].unlink(&h.links, record, h.listKind(record), h.lastSlot[record], h.clock.slot)
-	h.state[record] &^= isListed
+	h.lists[h.records[record].class].unlink(h.links, record, h.listKind(record), h.records[record].lastSlot, h.clock.slot)
+	h.records[record].state &^= isListed
 }
 
 func (h *Hazard) listKind(record uint32) int {
-	if h.state[record]&isUnsorted != 0 {
+	if h.records[record].state&isUnsorted != 0 {
 		return kindUnsorted
 	}
-	return int(h.kind[record])
+	return int(h.records[record].kind)
 }

@@ -113,7 +113,7 @@ func (f *LFU) before(a, b uint32) bool {
 // limit, or nobody. A limit of nobody is none.
 func (f *LFU) first(class int, inUse func(uint32) bool, limit uint32) uint32 {
 	for at := f.lowest[class]; at != nobody; at = f.levels[at].above {
-		for r := f.levels[at].ends.front; r != nobody; r = f.links.toBack[r] {
+		for r := f.levels[at].ends.front; r != nobody; r = f.links[r].toBack {
 			if limit != nobody && f.before(limit, r) {
 				return nobody
 			}

@@ -10,7 +10,9 @@ const nobody = ^uint32(0)
 
 // links are doubly linked lists over record numbers that share their storage: a
 // record is in at most one of them. The front is the next to go.
-type links struct{ toBack, toFront []uint32 }
+type links []link
+
+type link struct{ toBack, toFront uint32 }
 
 // ends are a list's first and last record, nobody when it is empty.
 type ends struct{ front, back uint32 }
@@ -18,9 +20,7 @@ type ends struct{ front, back uint32 }
 // perClass is a list for every class.
 type perClass [MaxClasses]ends
 
-func newLinks(records int) links {
-	return links{toBack: make([]uint32, records), toFront: make([]uint32, records)}
-}
+func newLinks(records int) links { return make(links, records) }
 
 func emptyLists() (p perClass) {
 	for i := range p {
@@ -30,10 +30,10 @@ func emptyLists() (p perClass) {
 }
 
 // pushBack puts a record that is in no list behind all others of this one.
-func (l *links) pushBack(e *ends, record uint32) {
-	l.toBack[record], l.toFront[record] = nobody, e.back
+func (l links) pushBack(e *ends, record uint32) {
+	l[record] = link{nobody, e.back}
 	if e.back != nobody {
-		l.toBack[e.back] = record
+		l[e.back].toBack = record
 	} else {
 		e.front = record
 	}
@@ -41,15 +41,15 @@ func (l *links) pushBack(e *ends, record uint32) {
 }
 
 // unlink takes a record out of the list it is in.
-func (l *links) unlink(e *ends, record uint32) {
-	front, back := l.toFront[record], l.toBack[record]
+func (l links) unlink(e *ends, record uint32) {
+	front, back := l[record].toFront, l[record].toBack
 	if front != nobody {
-		l.toBack[front] = back
+		l[front].toBack = back
 	} else {
 		e.front = back
 	}
 	if back != nobody {
-		l.toFront[back] = front
+		l[back].toFront = front
 	} else {
 		e.back = front
 	}
@@ -59,12 +59,12 @@ func (l *links) unlink(e *ends, record uint32) {
 // i for class i), that is not vetoed, or nobody.
 //
 // REQUIRES: stamps rise from the front of every list to its back.
-func (l *links) oldest(p *perClass, classes uint64, stamp []uint64, inUse func(uint32) bool) uint32 {
+func (l links) oldest(p *perClass, classes uint64, stamp []uint64, inUse func(uint32) bool) uint32 {
 	best := nobody
 	for ; classes != 0; classes &= classes - 1 {
 		class := bits.TrailingZeros64(classes)
 		// A list whose front is younger than the best has nothing to offer.
-		for r := p[class].front; r != nobody && (best == nobody || stamp[r] < stamp[best]); r = l.toBack[r] {
+		for r := p[class].front; r != nobody && (best == nobody || stamp[r] < stamp[best]); r = l[r].toBack {
 			if !inUse(r) {
 				best = r
 				break
@@ -75,8 +75,8 @@ func (l *links) oldest(p *perClass, classes uint64, stamp []uint64, inUse func(u
 }
 
 // first returns the first record of the list that is not vetoed, or nobody.
-func (l *links) first(e *ends, inUse func(uint32) bool) uint32 {
-	for r := e.front; r != nobody; r = l.toBack[r] {
+func (l links) first(e *ends, inUse func(uint32) bool) uint32 {
+	for r := e.front; r != nobody; r = l[r].toBack {
 		if !inUse(r) {
 			return r
 		}
@@ -85,14 +85,14 @@ func (l *links) first(e *ends, inUse func(uint32) bool) uint32 {
 }
 
 // append moves all records of a list behind those of another.
-func (l *links) append(to, from *ends) {
+func (l links) append(to, from *ends) {
 	switch {
 	case from.front == nobody:
 		return
 	case to.front == nobody:
 		*to = *from
 	default:
-		l.toBack[to.back], l.toFront[from.front] = from.front, to.back
+		l[to.back].toBack, l[from.front].toFront = from.front, to.back
 		to.back = from.back
 	}
 	*from = ends{nobody, nobody}

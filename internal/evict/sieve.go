@@ -56,7 +56,7 @@ func (s *SIEVE) Touch(record uint32) { s.visited[record] = true }
 func (s *SIEVE) Remove(record uint32) {
 	class := s.class[record]
 	if s.hands[class] == record {
-		s.hands[class] = s.links.toBack[record]
+		s.hands[class] = s.links[record].toBack
 	}
 	s.links.unlink(&s.lists[class], record)
 	s.inClass[class]--
@@ -101,7 +101,7 @@ func (s *SIEVE) sweep(class uint8, inUse func(uint32) bool) (uint32, bool) {
 			}
 			s.visited[r] = false
 		}
-		if r = s.links.toBack[r]; r == nobody {
+		if r = s.links[r].toBack; r == nobody {
 			r = s.lists[class].front
 		}
 	}
