@@ -160,7 +160,7 @@ func askFromPython(ctx context.Context, python, source, dir string, s *script, c
 	if err != nil {
 		return nil, fmt.Errorf("encode the questions: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, python, filepath.Join(source, "bench/lookup/client.py"))
+	cmd := exec.CommandContext(ctx, python, filepath.Join(source, "bench", "lookup", "client.py"))
 	cmd.Stdin = strings.NewReader(string(encoded))
 	cmd.Env = append(os.Environ(), "VLLM_LOGGING_LEVEL=ERROR")
 	cmd.ExtraFiles = files
@@ -197,7 +197,7 @@ func inTree(ctx context.Context, python, source, dir, hashes string, sizes []int
 	if err := os.Mkdir(base, 0o700); err != nil {
 		return nil, "", err
 	}
-	args := []string{filepath.Join(source, "bench/lookup/intree.py"), base, hashes, strconv.Itoa(hashBytes)}
+	args := []string{filepath.Join(source, "bench", "lookup", "intree.py"), base, hashes, strconv.Itoa(hashBytes)}
 	for _, tp := range sizes {
 		args = append(args, strconv.Itoa(tp))
 	}
