@@ -40,7 +40,7 @@ var (
 		"github.com/pebbe/zmq4":       {"internal/zmqx"},
 		"github.com/urfave/cli/v2":    {"cmd/"},
 		"github.com/NVIDIA/go-nvml/":  {"internal/gpu"},
-		"google.golang.org/grpc":      {"store/embedded/", "internal/daemon", "internal/admin/"},
+		"google.golang.org/grpc":      {"store/embedded/", "internal/daemon", "internal/admin/", "internal/unary"},
 		"github.com/prometheus/":      {"internal/metrics"},
 		"gopkg.in/yaml.v3":            {"internal/config"},
 		"github.com/stretchr/testify": {},
