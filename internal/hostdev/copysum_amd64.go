@@ -101,8 +101,8 @@ type copier struct {
 	folds  folds
 }
 
-// newCopier returns the fastest copier; it is as fast for pieces of any length.
-func newCopier(int) *copier { return fastest().copier() }
+// newCopier returns the fastest copier of this processor.
+func newCopier() *copier { return fastest().copier() }
 
 func (k kernel) copier() *copier {
 	if k == portable {

@@ -5,7 +5,7 @@ package hostdev
 // copier copies with the library.
 type copier struct{}
 
-func newCopier(int) *copier { return &copier{} }
+func newCopier() *copier { return &copier{} }
 
 func (*copier) copySum(dst, src []byte, sum uint32) uint32 { return copyThenSum(dst, src, sum) }
 

@@ -2,4 +2,4 @@
 
 package hostdev
 
-func everyCopier() map[string]*copier { return map[string]*copier{"portable": newCopier(0)} }
+func everyCopier() map[string]*copier { return map[string]*copier{"portable": newCopier()} }

@@ -137,21 +137,3 @@ func faults(do func()) (faulted bool) {
 	do()
 	return false
 }
-
-// A registration of as many lengths as segments does not get as many copiers,
-// and is copied all the same.
-func TestCopiersAreBounded(t *testing.T) {
-	c := copiers{}
-	src := make([]byte, 5*commonPiece)
-	rand.NewChaCha8([32]byte{3}).Read(src)
-	dst := make([]byte, len(src))
-	for i := range 10 * maxCopiers {
-		n := len(src) - 997*(i%400) - i
-		if got, want := c.of(n).copySum(dst[:n], src[:n], 7), crc32.Update(7, castagnoli(), src[:n]); got != want || !bytes.Equal(dst[:n], src[:n]) {
-			t.Fatalf("%d bytes differ", n)
-		}
-	}
-	if len(c) > maxCopiers+1 {
-		t.Errorf("%d copiers, want at most %d", len(c), maxCopiers+1)
-	}
-}

@@ -36,7 +36,7 @@ var _ worker.Device = Device{}
 // Map implements worker.Device.
 func (d Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
 	defer closeAll(fds)
-	m := &mapping{groups: make([][]segment, len(reg.Namespace.Groups)), lanes: min(cmp.Or(d.Cores, runtime.GOMAXPROCS(0)), maxLanes)}
+	m := &mapping{copier: newCopier(), groups: make([][]segment, len(reg.Namespace.Groups)), lanes: min(cmp.Or(d.Cores, runtime.GOMAXPROCS(0)), maxLanes)}
 	if err := m.open(pid, reg, fds); err != nil {
 		_ = m.unmap() // the error that matters is err
 		return nil, err
@@ -80,42 +80,11 @@ func (m *mapping) open(pid int, reg *connector.Register, fds []int) error {
 			return fmt.Errorf("%w %d: kind %.32q is not known; known kinds: %s, %s", ErrRegion, i, r.Kind, KindMemfd, KindProcessVM)
 		}
 	}
-	copiers := copiers{}
 	for _, s := range reg.Segments {
 		piece := segment{region: &m.regions[s.Region], offset: s.Offset, stride: s.BlockStride, bytes: int(s.Bytes)}
-		if piece.region.mapped != nil {
-			piece.copier = copiers.of(piece.bytes)
-		}
 		m.groups[s.Group] = append(m.groups[s.Group], piece)
 	}
 	return nil
-}
-
-// maxCopiers is how many lengths of pieces get a copier of their own, which has
-// tables of some KiB. Honest registrations have a few lengths, others as many as
-// segments.
-const maxCopiers = 64
-
-// commonPiece is the length that the copier of all others is made for: it takes
-// whatever length in bounded steps.
-const commonPiece = 96 << 10
-
-// copiers are those of a registration, by the length of the pieces, and under 0
-// the one of the lengths that came too late.
-type copiers map[int]*copier
-
-func (c copiers) of(bytes int) *copier {
-	if c[bytes] == nil && len(c) >= maxCopiers {
-		bytes = 0
-	}
-	if c[bytes] == nil {
-		if bytes == 0 {
-			c[0] = newCopier(commonPiece)
-		} else {
-			c[bytes] = newCopier(bytes)
-		}
-	}
-	return c[bytes]
 }
 
 func closeAll(fds []int) {

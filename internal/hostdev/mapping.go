@@ -31,13 +31,13 @@ type segment struct {
 	offset uint64
 	stride uint64
 	bytes  int
-	copier *copier // nil for process_vm
 }
 
 // mapping is one engine rank's KV cache.
 type mapping struct {
 	regions []region
 	groups  [][]segment
+	copier  *copier
 	remote  *process // nil without process_vm regions
 	ahead   *ahead   // nil: there is nothing to make ready
 	stores  chan func()
@@ -225,9 +225,9 @@ func (m *mapping) shard(direction worker.Direction, c *worker.ShardCopy) error {
 		at := s.at(c.BlockID)
 		block := s.region.data[at : at+uint64(s.bytes)]
 		if direction == worker.Store {
-			sum = s.copier.copySum(memory[:s.bytes], block, sum)
+			sum = m.copier.copySum(memory[:s.bytes], block, sum)
 		} else {
-			sum = s.copier.copySum(block, memory[:s.bytes], sum)
+			sum = m.copier.copySum(block, memory[:s.bytes], sum)
 		}
 		memory = memory[s.bytes:]
 		i++
