@@ -3,6 +3,7 @@ package disk
 import (
 	"bytes"
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -124,6 +125,10 @@ func (t *Tier) probe(ctx context.Context) bool {
 	return true
 }
 
+// removalStep is how many records are marked before the loop looks whether there
+// was a reset.
+const removalStep = 256
+
 // settle notes resets and removals on the disk, and returns when to try again
 // what failed.
 func (t *Tier) settle(ctx context.Context) time.Duration {
@@ -139,8 +144,9 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 		resets = t.resets.encode()
 		t.resetsDirty = false
 	}
-	removals := t.removals
-	t.removals = nil
+	n := min(len(t.removals), removalStep)
+	removals := slices.Clone(t.removals[:n])
+	t.removals = slices.Delete(t.removals, 0, n)
 	all := t.forgotten == 0 // else a removal is still to come
 	t.mu.Unlock()
 
@@ -159,11 +165,14 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 		t.resetsDirty = t.resetsDirty || resets != nil
 		return retryInterval
 	}
+	if len(t.removals) > 0 {
+		return 0
+	}
 	if all && t.settled < asked {
 		t.settled = asked
 		t.settledLocked()
 	}
-	if t.asked > asked || len(t.removals) > 0 {
+	if t.asked > asked {
 		return 0
 	}
 	return -1

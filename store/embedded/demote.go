@@ -100,6 +100,7 @@ func (m *Master) demoteLocked(rec uint32) {
 	m.lower.spare[mv.size] += uint32(len(mv.slots))
 	if _, there := m.lower.tier.Look(&chunk.Key); there {
 		m.lower.stats.Clean++
+		m.lower.tier.Touch(&chunk.Key) // it was in use until lately
 		mv.kept = true
 		m.lineUpLocked(mv)
 		return
