@@ -159,7 +159,8 @@ func TestErrors(t *testing.T) {
 					}
 				}
 				s := r.Stats()
-				if s.InService || s.Opened != 1 || s.Errors[test.kind] != 3 {
+				// Marking what was half written may fail, too, before it is out of service.
+				if n := s.Errors[test.kind]; s.InService || s.Opened != 1 || n < 3 || n > 6 {
 					t.Errorf("after ten calls that failed: %+v", s)
 				}
 				r.mustMiss(15) // it is not even asked
