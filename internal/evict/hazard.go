@@ -27,7 +27,8 @@ import "math/bits"
 // Repeated touches within an eighth of the store's turnover count once: a lookup,
 // its load, and the same load by another rank are one use.
 //
-// 32 bytes a record, and as many for the chunks remembered.
+// 32 bytes a record, and as many for the chunks remembered; 10 KB for each class
+// that occurs.
 type Hazard struct {
 	links links
 	lists [MaxClasses]*agedLists
@@ -88,15 +89,15 @@ func (h *Hazard) Len() int { return h.n }
 func (h *Hazard) Insert(record uint32, chunk Chunk) {
 	h.tick()
 	h.n++
-	h.records[record].key, h.records[record].parent, h.records[record].class = chunk.Key, uint32(chunk.Parent), chunk.Class
-	h.records[record].uses, h.records[record].state = 0, isFresh
+	x := &h.records[record]
+	*x = hazardRecord{key: chunk.Key, parent: uint32(chunk.Parent), class: chunk.Class, state: isFresh}
 	if h.lists[chunk.Class] == nil {
 		h.lists[chunk.Class] = newAgedLists()
 		h.used |= 1 << chunk.Class
 	}
 	if g, ok := h.ghosts.take(chunk.Key, h.clock.slot); ok {
 		h.learn.reused(g.kind(), h.clock.slot, g.age(h.clock.slot))
-		h.records[record].uses, h.records[record].state = g.uses()+1, 0
+		x.uses, x.state = g.uses()+1, 0
 	}
 	h.join(record)
 }
@@ -104,16 +105,16 @@ func (h *Hazard) Insert(record uint32, chunk Chunk) {
 // Touch implements Policy.
 func (h *Hazard) Touch(record uint32) {
 	h.tick()
-	if h.records[record].state&isListed == 0 {
+	x := &h.records[record]
+	if x.state&isListed == 0 {
 		return // in the run already
 	}
 	h.unlist(record)
-	age := h.clock.slot - h.records[record].lastSlot
-	if age == 0 {
-		h.learn.undo(int(h.records[record].kind), h.clock.slot)
+	if age := h.clock.slot - x.lastSlot; age == 0 {
+		h.learn.undo(int(x.kind), h.clock.slot)
 	} else {
-		h.learn.reused(int(h.records[record].kind), h.clock.slot, age)
-		h.records[record].uses = min(h.records[record].uses, maxUses-1) + 1
+		h.learn.reused(int(x.kind), h.clock.slot, age)
+		x.uses = min(x.uses, maxUses-1) + 1
 	}
 	h.join(record)
 }
@@ -144,7 +145,8 @@ func (h *Hazard) VictimOf(classes uint64, inUse func(uint32) bool) (uint32, bool
 	if r == nobody {
 		return 0, false
 	}
-	h.ghosts.put(h.records[r].key, newGhost(h.records[r].key, h.records[r].lastSlot, h.clock.slot, h.records[r].kind, h.records[r].uses), h.clock.slot)
+	x := &h.records[r]
+	h.ghosts.put(x.key, newGhost(x.key, x.lastSlot, h.clock.slot, x.kind, x.uses), h.clock.slot)
 	h.unlist(r)
 	h.n--
 	return r, true
