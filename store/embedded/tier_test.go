@@ -558,3 +558,52 @@ func TestFailedLoadsFromTheDisk(t *testing.T) {
 		d.unmount()
 	})
 }
+
+// TestUsedWhileItIsWritten: it goes back to the policy, and others go first.
+func TestUsedWhileItIsWritten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDiskWorld(t, 16<<20, &disktest.Dir{}, smallDisk())
+		s := d.open(1, 1, 100, Declaration{})
+		ns := d.namespace(testSpec("m", 256<<10, 1))
+		hold := make(chan struct{})
+		d.dir.SetFault(func(c disktest.Call) disktest.Fault {
+			if c.Op == disktest.Write {
+				<-hold
+			}
+			return disktest.Fault{}
+		})
+		state := func() State {
+			rec, ok := d.m.findLocked(ns.ID, 0, new(testHash(0)))
+			if !ok {
+				return Gone
+			}
+			return d.m.live[rec].state
+		}
+		next := 0
+		for ; state() != Migrating || next == 0; next++ {
+			d.store(s, ns, next, 0)
+			synctest.Wait()
+		}
+		if !d.checkBytes(s, ns, 0, 0) {
+			t.Fatal("a chunk on its way down can't be read")
+		}
+		if state() != Migrating {
+			t.Fatalf("the chunk that is being written is %v", state())
+		}
+		close(hold)
+		synctest.Wait()
+		if state() != Active {
+			t.Errorf("the chunk that was used while it was written is %v", state())
+		}
+		for range 20 { // fewer than there are others
+			d.store(s, ns, next, 0)
+			next++
+			synctest.Wait()
+		}
+		if state() != Active {
+			t.Errorf("the chunk that was used is %v, others are older", state())
+		}
+		d.m.validate(t)
+		d.unmount()
+	})
+}
