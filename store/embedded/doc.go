@@ -32,8 +32,23 @@
 //
 // # Lifecycle of a chunk
 //
-// absent -> storing (a put is open, no shard yet) -> partial (some shards) ->
-// active (all shards) -> gone. Partial and active chunks are evicted by policy,
-// but not while one of their slots is read (reference), a lookup promised them
-// (lease), or a put of theirs is open.
+// One table (State, Event): a chunk is creating while puts are open and no shard
+// has arrived, storing with some shards, active with all, migrating while it is
+// copied elsewhere, expired when its time is up, and evicting while its slots are
+// freed. Resident chunks are evicted in the order of one policy, but not while one
+// of their slots is read (reference), a lookup promised them (lease), or a put of
+// theirs is open. Softly pinned ones go last; those that are pinned hard are
+// unknown to the policy, stay, and have a bounded share of the memory. Owners, a
+// namespace or a salt tag, may have quotas, which cost themselves first.
+//
+// Times are seconds of the segment's own clock, which only goes forward
+// (storeClock).
+//
+// # Memory between sizes
+//
+// Slots of a size are cut from slabs, large ones from runs of a few slabs, so that
+// little is left over. A size that drops young chunks takes slabs whose chunks
+// nobody has used for longer (rebalance.go); what was used lately moves first, and
+// nearly empty slabs are emptied by moving (compact.go). Nothing moves while it is
+// read, leased, pinned hard or written.
 package embedded
