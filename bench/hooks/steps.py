@@ -66,10 +66,11 @@ def main() -> int:
         for number, case in enumerate(cases(rig)):
             if options.case and number not in options.case:
                 continue
+            # Ports of their own: an in-tree client may wait for ever for a server that has bound a path again.
             systems = {
-                "ours": rig.System("MooncakeSidecarConnector", "mooncake_sidecar.connector", model, case, options.cpu, lookup_rpc_port=1,
+                "ours": rig.System("MooncakeSidecarConnector", "mooncake_sidecar.connector", model, case, options.cpu, lookup_rpc_port=10 + number,
                                    runtime_dir=str(runtime), store_bytes="2GiB", cache_prefix=case.name, lookup_timeout_ms=1000),
-                "in_tree": rig.System("MooncakeStoreConnector", None, model, case, options.cpu, lookup_rpc_port=2),
+                "in_tree": rig.System("MooncakeStoreConnector", None, model, case, options.cpu, lookup_rpc_port=20 + number),
             }  # fmt: skip
             try:
                 rows = Measurement(systems, options, seed=number).run()
