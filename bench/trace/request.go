@@ -90,7 +90,8 @@ func parse(line []byte) (Request, error) {
 			return r, fmt.Errorf("%w: field %q is missing", ErrRequest, field)
 		}
 	}
-	return r, r.check()
+	err := r.check()
+	return r, err
 }
 
 func (r *Request) readField(d *json.Decoder, field string) error {

@@ -48,7 +48,7 @@ var _ Policy = (*Hazard)(nil)
 // hazardRecord is what is known of a resident chunk.
 type hazardRecord struct {
 	key      uint64
-	parent   uint32 // low half of the parent's key
+	parent   uint32 // tag of the parent's key
 	lastSlot uint32 // of its last use; not set while it is in the run
 	uses     uint8  // after its insertion
 	kind     uint8
@@ -90,7 +90,7 @@ func (h *Hazard) Insert(record uint32, chunk Chunk) {
 	h.tick()
 	h.n++
 	x := &h.records[record]
-	*x = hazardRecord{key: chunk.Key, parent: uint32(chunk.Parent), class: chunk.Class, state: isFresh}
+	*x = hazardRecord{key: chunk.Key, parent: tagOf(chunk.Parent), class: chunk.Class, state: isFresh}
 	if h.lists[chunk.Class] == nil {
 		h.lists[chunk.Class] = newAgedLists()
 		h.used |= 1 << chunk.Class

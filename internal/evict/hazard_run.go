@@ -25,12 +25,15 @@ const (
 
 // leaf is the deepest chunk of a finished run.
 type leaf struct {
-	tag    uint32 // low half of its key; 0 for none
+	tag    uint32 // of its key; 0 for none
 	record uint32
 	fresh  uint32 // new chunks of its run, 0 if it is none of them
 	origin uint8  // of those
 	uses   uint8
 }
+
+// tagOf is what is kept of another chunk's key: its low half.
+func tagOf(key uint64) uint32 { return uint32(key) }
 
 func newRun() run { return run{ends: ends{nobody, nobody}} }
 
@@ -40,9 +43,9 @@ func (h *Hazard) join(record uint32) {
 	if r.n > 0 {
 		order := int8(0)
 		switch {
-		case h.records[record].parent != 0 && h.records[record].parent == uint32(h.records[r.last].key):
+		case h.records[record].parent != 0 && h.records[record].parent == tagOf(h.records[r.last].key):
 			order = rootFirst
-		case h.records[r.last].parent != 0 && h.records[r.last].parent == uint32(h.records[record].key):
+		case h.records[r.last].parent != 0 && h.records[r.last].parent == tagOf(h.records[record].key):
 			order = leafFirst
 		}
 		if order == 0 || r.order != 0 && order != r.order {
@@ -84,7 +87,7 @@ func (h *Hazard) endRun() {
 		}
 	}
 	r.measure(fresh)
-	x := leaf{tag: uint32(h.records[leafmost].key), record: leafmost, origin: uint8(origin), uses: h.records[leafmost].uses}
+	x := leaf{tag: tagOf(h.records[leafmost].key), record: leafmost, origin: uint8(origin), uses: h.records[leafmost].uses}
 	if h.records[leafmost].state&isFresh != 0 {
 		x.fresh = uint32(fresh)
 	}
@@ -139,7 +142,7 @@ func (h *Hazard) leafBefore(record uint32) *leaf {
 // untail makes a leaf that was taken for a request's end what it is.
 func (h *Hazard) untail(x *leaf, kind int) {
 	r := x.record
-	if uint32(h.records[r].key) != x.tag || h.records[r].state&isListed == 0 || h.records[r].kind != kindTail || h.records[r].lastSlot != h.clock.slot {
+	if tagOf(h.records[r].key) != x.tag || h.records[r].state&isListed == 0 || h.records[r].kind != kindTail || h.records[r].lastSlot != h.clock.slot {
 		return
 	}
 	h.unlist(r)
