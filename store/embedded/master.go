@@ -367,7 +367,7 @@ func (m *Master) resetMemory(id store.NamespaceID) error {
 		m.lower.tier.Reset(n.digest)
 	}
 	m.seg.setResets(int(id), m.seg.resets(int(id))+1)
-	within := func(rec uint32) bool { return m.ownerOfLocked(rec).namespace == uint16(id) }
+	within := func(rec uint32) bool { return store.NamespaceID(m.ownerOfLocked(rec).namespace) == id }
 	m.disownLocked(within)
 	for rec := range m.fresh {
 		if m.live[rec].state.Resident() && within(rec) {

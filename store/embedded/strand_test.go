@@ -95,9 +95,10 @@ func (u *user) store(w *world, s Session, rng *rand.Rand, blocks int) {
 	}
 	var commits []store.PutCommit
 	for _, g := range grants {
-		if g.Status == store.PutGranted {
+		switch g.Status {
+		case store.PutGranted:
 			commits = append(commits, store.PutCommit{Ticket: g.Ticket})
-		} else if g.Status == store.PutNoSpace {
+		case store.PutNoSpace:
 			w.tb.Fatal("no space in a store in which nothing is in use")
 		}
 	}
