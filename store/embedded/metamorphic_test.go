@@ -47,7 +47,7 @@ func TestMetamorphic(t *testing.T) {
 		names[i] = fmt.Sprintf("%s %d", name, seen[name])
 	}
 	t.Logf("%d runs from seed %d: %s", runs, first, strings.Join(names, ", "))
-	if runs < 300 { // what is rare may be missing
+	if runs < 2000 { // what is rare may be missing
 		return
 	}
 	for _, event := range worthSeeing {
