@@ -8,9 +8,10 @@ import (
 
 const (
 	// memoryFloor is the soft limit of a small daemon.
-	memoryFloor = 48 << 20
-	// memoryRoom is what a daemon may need beside the tables it starts with.
-	memoryRoom = 24 << 20
+	memoryFloor = 57 << 20
+	// memoryRoom is what a daemon may need beside the tables it starts with. The
+	// miss-ratio curve, which begins later, takes 9 MiB of it.
+	memoryRoom = 33 << 20
 	// gcPercent keeps the heap close to what is alive: daemons allocate little.
 	gcPercent = 50
 )

@@ -73,7 +73,7 @@ def new_root(wheel) -> pathlib.Path:
     shutil.rmtree(root / "opt" / "mooncake", ignore_errors=True)
     wheels.mkdir()
     shutil.copy(wheel, wheels)
-    needs = ["pyzmq>=25", "msgspec>=0.18"]
+    needs = ["msgspec>=0.18"]
     download = ["pip", "download", "--quiet", "--only-binary", ":all:", "--python-version", "3.11", "--dest", wheels]
     if subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True).returncode == 0:
         run(sys.executable, "-m", *download, *needs)
