@@ -69,7 +69,9 @@ func (c *channel) serve(h *handler, loop *pulse.Loop) {
 		reply := h.answer(frames)
 		if len(frames) == 0 || string(frames[0]) != wire.TagRelease {
 			out = wire.AppendMessage(out[:0], reply)
-			if _, err := c.stream.Write(out); err != nil {
+			// An engine that is stopped does not read. That is no fault of ours.
+			loop.Await(func() { _, err = c.stream.Write(out) })
+			if err != nil {
 				h.finish()
 				return
 			}

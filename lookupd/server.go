@@ -162,6 +162,7 @@ func (s *Server) open(conn Conn) (*Session, error) {
 		return nil, err
 	}
 	if err := s.greet(session); err != nil {
+		session.closeChannel()
 		s.forget(session)
 		return nil, err
 	}

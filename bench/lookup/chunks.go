@@ -19,6 +19,8 @@ const (
 	blockTokens = 16
 	// shardBytes is what a chunk's shard would have; nothing is written.
 	shardBytes = 4 << 10
+	// leastBytes is what the smallest store has.
+	leastBytes = 2 << 20
 	// bytesPerChunk is the part of a store that has a record for each chunk.
 	bytesPerChunk = 32 << 10
 	batch         = 512
@@ -72,7 +74,7 @@ var _ embedded.Memory = recordsOnly{}
 func filled(asked, others int, sizes []int) (*shm.Segment, embedded.Layout, error) {
 	var uuid [16]byte
 	_, _ = rand.Read(uuid[:]) // it never fails
-	layout, err := embedded.NewLayout(uuid, uint64(others+2*asked*len(sizes))*bytesPerChunk)
+	layout, err := embedded.NewLayout(uuid, max(uint64(others+2*asked*len(sizes))*bytesPerChunk, leastBytes))
 	if err != nil {
 		return nil, layout, err
 	}

@@ -160,6 +160,10 @@ func ctlRemove(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.
 		return command.UsageErrorf("what? give one of --everything, --tag TAG and --hashes FILE")
 	case c.Bool("chain") && !c.IsSet("hashes"):
 		return command.UsageErrorf("--chain without --hashes")
+	case c.IsSet("everything") && !c.Bool("everything"):
+		return command.UsageErrorf("--everything=false removes nothing; leave it out")
+	case c.IsSet("namespace") && c.String("namespace") == "":
+		return command.UsageErrorf("--namespace is empty; leave it out for all of them")
 	case c.IsSet("everything") && c.String("namespace") == "":
 		return command.UsageErrorf("--everything wants --namespace, even where there is one only")
 	}

@@ -359,8 +359,8 @@ func TestKilledUnderLoad(t *testing.T) {
 		}
 		k.report(*kills - 2*third)
 		t.Logf("%d chunks were active in memory a moment before the kills, %d are hits", active, hits)
-		if hits*100 < active*120 {
-			t.Errorf("%d chunks were active in memory, %d are hits: the disk has brought next to nothing", active, hits)
+		if hits <= active {
+			t.Errorf("%d chunks were active in memory, %d are hits: the disk has brought nothing", active, hits)
 		}
 	})
 }

@@ -67,6 +67,9 @@ func (c *Client) Invoke(ctx context.Context, method string, args, reply any, _ .
 		}
 		conn, used, err := c.take(ctx)
 		if err != nil {
+			if ctxErr := ctx.Err(); ctxErr != nil {
+				return status.FromContextError(ctxErr).Err()
+			}
 			return status.Errorf(codes.Unavailable, "%s: %v", method, err)
 		}
 		err = conn.call(ctx, method, request, answer, c.limit)

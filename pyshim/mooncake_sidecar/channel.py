@@ -60,6 +60,8 @@ class Channel:
         """Args:
         sock: connected, blocking; the channel's from here on.
         """
+        # Whatever default timeout some library has set: with one, Python waits before each call.
+        sock.setblocking(True)
         self._sock = sock
         self._wait_ms = 0
         """What the kernel bounds a blocking receive with."""

@@ -260,17 +260,20 @@ class LookupClient:
 
     def _wait(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit:
         began = self._clock()
-        deadline = began + self._timeout_s
-        channel = self._open()
-        entry = self._send(channel, request_id, num_tokens, hashes, began, deadline)
-        while entry.hit is None and not entry.again:
-            left = deadline - self._clock()
-            if left <= 0:
-                self._late(entry)
-                self._fail(f"lookup was not answered within {self._timeout_s * 1000:.0f} ms")
-                return MISS
-            self._drain(channel, left)
-        self._waited_s += self._clock() - began
+        # A step waits for all of its lookups together no longer than for one.
+        deadline = began + self._timeout_s - self._waited_s
+        try:
+            channel = self._open()
+            entry = self._send(channel, request_id, num_tokens, hashes, began, deadline)
+            while entry.hit is None and not entry.again:
+                left = deadline - self._clock()
+                if left <= 0:
+                    self._late(entry)
+                    self._fail(f"lookup was not answered within {self._timeout_s * 1000:.0f} ms")
+                    return MISS
+                self._drain(channel, left)
+        finally:
+            self._waited_s += self._clock() - began
         self._forget(request_id)
         return entry.hit or MISS
 

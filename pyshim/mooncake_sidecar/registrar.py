@@ -96,6 +96,9 @@ class Registrar:
             else:
                 try:
                     warned = self._serve(session, warned)
+                except Exception as error:
+                    # No descriptor left for a channel, for example.
+                    logger.warning("the session with mooncake-lookupd is over: %s (trying again)", error)
                 finally:
                     self._client.mark_down()
                     session.close()

@@ -158,7 +158,10 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range removals[:len(removals)-len(left)] {
-		t.log.regions[removals[i].place.region].readers--
+		// The regions may have been made new meanwhile.
+		if at := int(removals[i].place.region); at < len(t.log.regions) && t.log.regions[at].readers > 0 {
+			t.log.regions[at].readers--
+		}
 	}
 	t.removals = append(t.removals, left...)
 	if err != nil {

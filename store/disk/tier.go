@@ -92,6 +92,7 @@ func New(dir Dir, opts Options) (*Tier, error) {
 // emptyLocked forgets all chunks.
 func (t *Tier) emptyLocked(regionBytes uint64) {
 	regions := t.opts.regions(regionBytes)
+	t.removals = nil // of regions that are no more; a scan finds again what it has to remove
 	t.regionBytes = regionBytes
 	t.catalog = newCatalog(int(min(max(t.opts.Bytes/bytesPerEntry, minEntries), maxEntries)))
 	t.log = newRegionLog(uint32(regions), uint32(regionBytes/PageBytes), t.opts.NewPolicy(int(regions)))

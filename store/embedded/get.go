@@ -39,7 +39,10 @@ func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, item
 }
 
 func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) store.GetResult {
-	rec, ok := m.findLocked(ns, it.Group, &it.Hash)
+	rec, ok := uint32(0), false
+	if m.hasGroupLocked(ns, it.Group) {
+		rec, ok = m.findLocked(ns, it.Group, &it.Hash)
+	}
 	if !ok || !m.readableLocked(rec) || m.live[rec].readers == maxCount {
 		m.stats.GetsAbsent++
 		return store.GetResult{Status: store.GetAbsent}
@@ -112,6 +115,12 @@ func (m *Master) releaseLocked(ref uint64, r openRead) {
 	m.unpinLocked(r.slot)
 }
 
+// hasGroupLocked tells whether an open namespace has the group: a number beyond
+// the record's 16 bits would be another group's.
+func (m *Master) hasGroupLocked(ns store.NamespaceID, group uint32) bool {
+	return int(group) < len(m.namespaces[ns].groups)
+}
+
 // ReportFailed makes chunks a miss once, or drops the corrupt ones.
 func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store.FailedChunk) error {
 	m.mu.Lock()
@@ -123,6 +132,9 @@ func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store
 		return err
 	}
 	for i := range chunks {
+		if !m.hasGroupLocked(n.ID, chunks[i].Group) {
+			continue
+		}
 		rec, ok := m.findLocked(n.ID, chunks[i].Group, &chunks[i].Hash)
 		m.reportBelowLocked(n.ID, &chunks[i], ok && m.live[rec].state.Whole())
 		if !ok || !m.live[rec].state.Resident() {

@@ -258,7 +258,7 @@ func (m *Master) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) 
 		return store.Namespace{}, err
 	}
 	for i, g := range spec.Groups {
-		if uint64(g.ShardBytes) > m.seg.MaxShardBytes() {
+		if uint64(g.ShardBytes) > min(m.seg.MaxShardBytes(), math.MaxUint32-slotAlign) { // a slot's size has 32 bits
 			return store.Namespace{}, fmt.Errorf("%w: group %d has shards of %d bytes, a store of %d MiB takes up to %d; raise store_bytes",
 				store.ErrShardTooLarge, i, g.ShardBytes, m.seg.FileBytes>>20, m.seg.MaxShardBytes())
 		}

@@ -20,6 +20,7 @@ import (
 //	go test ./store/embedded -tags mutants -run TestMutants               # can it fail?
 var (
 	metamorphicFor  = flag.Duration("metamorphic.for", 3*time.Second, "how long random runs are made")
+	metamorphicTier = flag.Bool("metamorphic.tier", false, "also make random runs with a disk tier, in which a removal is not yet durable in all cases")
 	metamorphicSeed = flag.Uint64("metamorphic.seed", 0, "make the run of this seed only, and print its operations")
 )
 

@@ -102,6 +102,12 @@ func (c *chaos) opRemove() {
 				c.reach(victims, chunkID{s, uint32(g), id.n}, scope.Chain)
 			}
 		}
+		for id := range victims {
+			if scope.Chain && c.chunks[id].hidden {
+				// It may have gone, and what is behind it then is out of reach.
+				return
+			}
+		}
 		if c.chance(3) {
 			scope.SaltTag = &tag
 		}
