@@ -28,7 +28,7 @@ type Catalog interface {
 	Reset(ns store.NamespaceID) error
 }
 
-// View is a state of the catalog that does not change during a lookup.
+// View is one lookup's sight of the catalog, which may change meanwhile.
 type View interface {
 	// Exists tells whether the chunk, all its shards, can be loaded.
 	Exists(group int, hash kv.Hash) kv.Existence

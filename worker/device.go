@@ -54,7 +54,7 @@ type ShardCopy struct {
 	Group   int
 	BlockID uint32
 	Memory  []byte
-	// Checksum is filled by the copy: the CRC-32C of the shard's bytes, read from
-	// the destination after they were written there.
+	// Checksum is filled by the copy: the CRC-32C of the shard's bytes as they were
+	// written to the destination.
 	Checksum uint32
 }

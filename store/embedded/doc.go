@@ -24,7 +24,8 @@
 //
 // Tables take memory as they fill: the record table in steps, a slab's part of
 // the slot table when the slab takes up a size. A chunk costs 64 bytes of record
-// and 8 a shard there, and some 25 in the master's own memory, index included.
+// and 8 a shard there, and some 25 in the master's own memory, index included and the eviction policy's
+// not (docs/eviction.md).
 //
 // # Lookups
 //
