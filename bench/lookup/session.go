@@ -52,7 +52,7 @@ func keep(dir string, segment *shm.Segment, layout *embedded.Layout) (*keeper, e
 
 func offerTo(conn *unixmsg.Conn, offer *connector.Segments, fd int) error {
 	frames := connector.NewFrameReader(conn)
-	if _, err := receive[connector.Hello](frames); err != nil {
+	if _, err := connector.Receive[connector.Hello](frames); err != nil {
 		return err
 	}
 	welcome := &connector.Welcome{Type: connector.TypeWelcome, Protocol: connector.ProtocolVersion, Daemon: "mooncake-worker", Version: version.Version, PID: os.Getpid(), Session: 1}
@@ -120,13 +120,13 @@ func converse(conn *unixmsg.Conn, frames *connector.FrameReader, hello *connecto
 	if err := say(conn, hello); err != nil {
 		return err
 	}
-	if _, err := receive[connector.Welcome](frames); err != nil {
+	if _, err := connector.Receive[connector.Welcome](frames); err != nil {
 		return err
 	}
 	if err := say(conn, engine); err != nil {
 		return err
 	}
-	_, err := receive[connector.Registered](frames)
+	_, err := connector.Receive[connector.Registered](frames)
 	return err
 }
 
@@ -136,23 +136,4 @@ func say(conn *unixmsg.Conn, msg any, fds ...int) error {
 		return err
 	}
 	return conn.WriteFDs(frame, fds)
-}
-
-// receive reads a message that must be a *T.
-func receive[T any](frames *connector.FrameReader) (*T, error) {
-	frame, err := frames.Next()
-	if err != nil {
-		return nil, err
-	}
-	msg, err := connector.Decode(frame)
-	if err != nil {
-		return nil, err
-	}
-	switch msg := msg.(type) {
-	case *T:
-		return msg, nil
-	case *connector.Error:
-		return nil, fmt.Errorf("refused (%s): %s", msg.Code, msg.Message)
-	}
-	return nil, fmt.Errorf("got a %T, want a %T", msg, new(T))
 }

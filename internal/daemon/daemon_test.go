@@ -157,7 +157,7 @@ func engine(t *testing.T, dir, lookupPath string) (*unixmsg.Conn, *connector.Reg
 	if err := say(conn, &connector.Engine{Type: connector.TypeEngine, Namespace: *spec(), LookupPath: lookupPath, LookupEngine: "e"}); err != nil {
 		t.Fatal(err)
 	}
-	registered, err := receive[connector.Registered](frames)
+	registered, err := connector.Receive[connector.Registered](frames)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -272,7 +272,7 @@ func (k *killing) engine() (*unixmsg.Conn, *connector.Registered) {
 	if err := say(conn, hello); err != nil {
 		k.t.Fatal(err)
 	}
-	registered, err := receive[connector.Registered](frames)
+	registered, err := connector.Receive[connector.Registered](frames)
 	if err != nil {
 		k.t.Fatal(err)
 	}

@@ -195,7 +195,7 @@ func askForSegments(ctx context.Context, path string) ([]kept, error) {
 	if _, err := greet(conn, frames, connector.RoleRecovery); err != nil {
 		return nil, err
 	}
-	segments, err := receive[connector.Segments](frames)
+	segments, err := connector.Receive[connector.Segments](frames)
 	if err != nil {
 		return nil, err
 	}
@@ -223,7 +223,7 @@ func greet(conn *unixmsg.Conn, frames *connector.FrameReader, role string) (*con
 	}); err != nil {
 		return nil, err
 	}
-	return receive[connector.Welcome](frames)
+	return connector.Receive[connector.Welcome](frames)
 }
 
 func say(conn *unixmsg.Conn, msg any) error {
@@ -233,23 +233,4 @@ func say(conn *unixmsg.Conn, msg any) error {
 	}
 	_, err = conn.Write(frame)
 	return err
-}
-
-// receive reads a message that must be a *T.
-func receive[T any](frames *connector.FrameReader) (*T, error) {
-	frame, err := frames.Next()
-	if err != nil {
-		return nil, err
-	}
-	msg, err := connector.Decode(frame)
-	if err != nil {
-		return nil, err
-	}
-	switch msg := msg.(type) {
-	case *T:
-		return msg, nil
-	case *connector.Error:
-		return nil, fmt.Errorf("refused (%s): %s", msg.Code, msg.Message)
-	}
-	return nil, fmt.Errorf("got a %T, want a %T", msg, new(T))
 }

@@ -111,7 +111,7 @@ func probe(ctx context.Context, path string) (*Status, error) {
 	}
 	var pong *connector.Pong
 	if err == nil {
-		pong, err = receive[connector.Pong](frames)
+		pong, err = connector.Receive[connector.Pong](frames)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s does not answer: %w", path, err)
