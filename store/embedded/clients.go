@@ -120,10 +120,14 @@ func (m *Master) adoptReadLocked(c *client, ref uint64) {
 		return
 	}
 	r := openRead{client: c.id, slot: slot, orphan: true}
-	if rec, ok := m.seg.ownerOf(slot); ok && m.live[rec].state.Whole() {
-		r.record, r.orphan = rec, false
-		m.live[rec].readers++
-	} else if m.pins[slot] == 0 {
+	switch rec, ok := m.seg.ownerOf(slot); {
+	case ok && m.live[rec].state.Resident():
+		// Whole or not: the chunk may have expired, or lost its other shards, since.
+		if m.live[rec].readers < maxCount {
+			r.record, r.orphan = rec, false
+			m.live[rec].readers++
+		}
+	case m.pins[slot] == 0:
 		if !m.alloc.claim(slot) {
 			return
 		}

@@ -98,6 +98,33 @@ func TestResetBeforeADeclaration(t *testing.T) {
 	w.m.validate(t)
 }
 
+// TestReadOfAnExpiredChunkIsDeclared: a chunk's time may pass between the death
+// of the master that let a client read it and the client's word that it still does.
+func TestReadOfAnExpiredChunkIsDeclared(t *testing.T) {
+	w := newWorld(t, 2<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 256<<10, 1))
+	w.storeAs(s, ns, PutOptions{TTL: 10 * time.Second}, 1)
+	read, _ := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(1)}})
+	w.crash()
+	// A lease keeps the chunk where it is when its time has passed.
+	w.m.Grant(ns.ID, store.Lease{Engine: "e", Request: "r"}, chunkKeys(1), 30*time.Second)
+	w.tick(20 * time.Second)
+	s = w.open(1, 2, 100, Declaration{Reads: []uint64{read[0].Ref}})
+	w.m.validate(t)
+	w.tick(time.Minute)
+	for i := 10; i < 18; i++ {
+		g, err := w.m.PutStart(s, ns, []store.PutItem{{Hash: testHash(i)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g[0].Status == store.PutGranted && g[0].Place.Offset == read[0].Place.Offset {
+			t.Fatalf("the slot at %d was handed out, which a client said it reads", g[0].Place.Offset)
+		}
+	}
+	w.m.validate(t)
+}
+
 // TestEmptySlabsOfAnAdoptedSegmentComeBack: slabs that are kept for a client that
 // may still copy are free once it has declared.
 func TestEmptySlabsOfAnAdoptedSegmentComeBack(t *testing.T) {
