@@ -10,26 +10,21 @@ const (
 	// moveAtOnce bounds the bytes that are copied while the lock is held: about a
 	// millisecond's.
 	moveAtOnce = 8 << 20
-	// roomShare: while more than this part of the slabs is free, nobody needs
-	// those that are nearly empty.
-	roomShare = 32
 )
 
 // compactLocked moves chunks of a size that has a run's worth of free slots
-// together, so that a run becomes free for others: a part of it at a time. True:
-// there is more to do.
+// together, so that a run becomes free for others: a part of it at a time, and at
+// the same home as long as there is room. While slabs are not scarce nobody needs
+// those that are nearly empty. True: there is more to do.
 func (m *Master) compactLocked() bool {
-	if len(m.undeclared) > 0 || len(m.alloc.freeSlabs)*roomShare > int(m.seg.Slabs) {
+	if len(m.undeclared) > 0 || !m.alloc.scarce() {
 		return false
 	}
 	for _, c := range m.alloc.classes {
 		if c.slabs <= int(c.run) || m.alloc.spare(c) < uint64(m.alloc.perRun(c)) {
 			continue
 		}
-		emptiest := slices.Clone(c.partial)
-		slices.SortFunc(emptiest, func(a, b uint32) int {
-			return cmp.Or(cmp.Compare(m.alloc.slabs[a].used, m.alloc.slabs[b].used), cmp.Compare(a, b))
-		})
+		emptiest := m.alloc.emptiest(c)
 		for _, id := range emptiest[:min(tries, len(emptiest))] {
 			if before := m.stats.SlotsMoved; m.idleRunLocked(id) {
 				m.vacateLocked(id, moveAtOnce, false)
@@ -104,7 +99,7 @@ func (m *Master) slotsByUseLocked(id uint32) (slots []uint32, mean time.Duration
 func (m *Master) placeForLocked(rec, slotBytes uint32, evict bool) bool {
 	c := m.alloc.classes[slotBytes]
 	// Some of the coldest may be in the held run itself; they have to go anyway.
-	for left := m.alloc.perRun(c) + heatSamples; len(c.partial) == 0; left-- {
+	for left := m.alloc.perRun(c) + heatSamples; !c.hasRoom(); left-- {
 		if !evict || left == 0 {
 			return false
 		}
@@ -118,7 +113,7 @@ func (m *Master) placeForLocked(rec, slotBytes uint32, evict bool) bool {
 		colder := m.lastUse[rec]-m.lastUse[victim] < 1<<31 && m.lastUse[rec] != m.lastUse[victim]
 		m.countLostLocked(victim, RemovedForSlab)
 		m.dropForgottenLocked(victim, RemovedForSlab)
-		if !colder && len(c.partial) == 0 {
+		if !colder && !c.hasRoom() {
 			return false
 		}
 	}
@@ -134,10 +129,7 @@ func (m *Master) placeForLocked(rec, slotBytes uint32, evict bool) bool {
 func (m *Master) moveSlotLocked(rec, from uint32) {
 	r := m.seg.peekRecord(rec)
 	slotBytes := m.alloc.slotBytes(from)
-	to, ok := m.alloc.alloc(slotBytes)
-	if !ok {
-		panic("BUG: a free slot is none")
-	}
+	to := m.alloc.move(m.alloc.classes[slotBytes], from)
 	m.moveTo(rec, MoveBegun)
 	data := m.seg.mem[m.seg.DataOffset:]
 	source, target := m.seg.slotOffset(from, slotBytes), m.seg.slotOffset(to, slotBytes)

@@ -73,11 +73,7 @@ func (m *Master) reserveShortLocked(g *groupInfo) bool {
 
 // spareSlots counts the free slots of a size, those of free slabs included.
 func (a *slabAllocator) spareSlots(slotBytes uint32) uint64 {
-	n := uint64(len(a.freeSlabs)) * (a.slabBytes / uint64(slotBytes))
-	for _, id := range a.classes[slotBytes].partial {
-		n += uint64(a.slabs[id].slots - a.slabs[id].used)
-	}
-	return n
+	return uint64(a.freeSlabs())*(a.slabBytes/uint64(slotBytes)) + a.spare(a.classes[slotBytes])
 }
 
 // demoteLocked begins to move a chunk down that the policy has named and

@@ -25,6 +25,10 @@ const (
 	maxTags        = 1024 // salt tags, of which number 0 is none
 	tagBytes       = 256
 	slabEntryBytes = 8
+	// slabNodeAt is where a slab's entry has the number of its NUMA node plus one,
+	// 0 for none. In front is the size of its slots.
+	slabNodeAt     = 4
+	maxNodes       = 1024 // as many as Linux knows
 	recordBytes    = 64
 	slotEntryBytes = 8
 
@@ -227,6 +231,16 @@ func (s *segment) slabClass(slab uint32) uint32 {
 
 func (s *segment) setSlabClass(slab, slotBytes uint32) {
 	le.PutUint32(s.mem[s.slabsAt+uint64(slab)*slabEntryBytes:], slotBytes)
+}
+
+// slabNode reads which NUMA node a slab is bound to. False: to none.
+func (s *segment) slabNode(slab uint32) (int, bool) {
+	n := le.Uint32(s.mem[s.slabsAt+uint64(slab)*slabEntryBytes+slabNodeAt:])
+	return int(n) - 1, n > 0 && n <= maxNodes
+}
+
+func (s *segment) setSlabNode(slab uint32, node int) {
+	le.PutUint32(s.mem[s.slabsAt+uint64(slab)*slabEntryBytes+slabNodeAt:], uint32(node)+1)
 }
 
 // slotOffset returns a slot's offset in the data area.

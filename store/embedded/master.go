@@ -39,6 +39,9 @@ type Options struct {
 	// Now is the clock of leases, pins and times to live, see storeClock. Nil:
 	// time.Now.
 	Now func() time.Time
+	// Nodes are the NUMA nodes that a new store's memory is divided between, see
+	// Binder, at most MaxNodes of them. None: the store does not care where memory is.
+	Nodes []NodeRoom
 	// Alive tells whether the process with that pid and start time still runs.
 	// REQUIRES: not nil.
 	Alive func(pid uint32, start uint64) bool
@@ -63,6 +66,7 @@ type Master struct {
 	mu sync.RWMutex // guards all below, and writing to the above and the segment's tables
 
 	alloc      *slabAllocator
+	nodes      []int // NUMA nodes, by the allocator's homes
 	policy     evict.Policy
 	kinds      classTable
 	namespaces []*namespace // by index in the segment; nil for free
@@ -146,6 +150,8 @@ func Create(mem Memory, layout Layout, opts Options) (*Master, error) {
 	if err := mem.Prepare(0, layout.recordsAt); err != nil {
 		return nil, fmt.Errorf("allocate the store's tables (%d bytes): %w", layout.recordsAt, err)
 	}
+	opts = opts.withDefaults()
+	bindSlabs(newSegment(mem, layout), mem, &opts)
 	m := newMaster(mem, layout, opts)
 	now := m.opts.Now()
 	m.clock = resumeClock(now, clockStart, now)
@@ -155,7 +161,7 @@ func Create(mem Memory, layout Layout, opts Options) (*Master, error) {
 	return m, nil
 }
 
-func newMaster(mem Memory, layout Layout, opts Options) *Master {
+func (opts Options) withDefaults() Options {
 	if opts.NewPolicy == nil {
 		opts.NewPolicy = func(records int) evict.Policy { return evict.NewLRU(records) }
 	}
@@ -171,6 +177,11 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 	if opts.Log == nil {
 		opts.Log = slog.Default()
 	}
+	return opts
+}
+
+// newMaster makes the master of a segment whose slabs have their nodes.
+func newMaster(mem Memory, layout Layout, opts Options) *Master {
 	m := &Master{
 		opts: opts, mem: mem, seg: newSegment(mem, layout),
 		table:      index.New(int(layout.Records)),
@@ -194,7 +205,9 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		doomed:     map[uint32]struct{}{},
 		leases:     newLeaseTable(),
 	}
-	m.alloc = newSlabAllocator(&layout, m.assignSlab)
+	nodes, homeOf := homesOf(m.seg)
+	m.nodes = nodes
+	m.alloc = newSlabAllocator(&layout, len(nodes), homeOf, m.assignSlab)
 	return m
 }
 

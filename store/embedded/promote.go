@@ -26,7 +26,7 @@ type promotion struct {
 }
 
 // promoter is the client of promotions; sessions have other numbers than 0.
-var promoter = client{}
+var promoter = client{home: anyHome}
 
 // comingLocked tells whether a record is being promoted.
 func (m *Master) comingLocked(rec uint32) bool {

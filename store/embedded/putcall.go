@@ -72,7 +72,7 @@ func (m *Master) roomLocked(call *putCall, o owner, g *groupInfo, known bool) (s
 	}
 	if !call.full[g.slotBytes] {
 		var ok bool
-		if slot, ok = m.slotLocked(g.slotBytes); ok {
+		if slot, ok = m.slotLocked(g.slotBytes, call.client.home); ok {
 			return slot, 0
 		}
 		call.full[g.slotBytes] = !known

@@ -39,7 +39,7 @@ type donor struct {
 
 // balanceLocked notes that a size had to drop a chunk of that age. When it has
 // turned over a run's worth it is seen whether it should have more.
-func (m *Master) balanceLocked(slotBytes uint32, dropped time.Duration) {
+func (m *Master) balanceLocked(slotBytes uint32, near int, dropped time.Duration) {
 	c := m.alloc.class(slotBytes)
 	c.turned += uint64(slotBytes)
 	if c.evicted == 0 {
@@ -50,14 +50,14 @@ func (m *Master) balanceLocked(slotBytes uint32, dropped time.Duration) {
 		return
 	}
 	c.turned = 0
-	donors := m.donorsLocked(c)
+	donors := m.donorsLocked(c, near)
 	mine := float64(m.seg.SlabBytes) / max(c.evicted, leastAge).Seconds()
 	for range rowsAtOnce {
 		if len(donors) == 0 || m.demoteRowLocked(donors[0].first, c.run) {
 			return
 		}
 		// Looked at again: chunks of the rows before may have moved there.
-		if d, ok := m.donorLocked(c, donors[0].first, map[uint32]float64{}); !ok || d.heat*worthMoving >= mine {
+		if d, ok := m.donorLocked(c, near, donors[0].first, map[uint32]float64{}); !ok || d.heat*worthMoving >= mine {
 			return
 		}
 		donors = m.takeRunLocked(c, donors)
@@ -65,9 +65,9 @@ func (m *Master) balanceLocked(slotBytes uint32, dropped time.Duration) {
 }
 
 // takeSlabLocked frees a run of slabs for a size that has nothing to drop.
-func (m *Master) takeSlabLocked(slotBytes uint32) bool {
+func (m *Master) takeSlabLocked(slotBytes uint32, near int) bool {
 	c, before := m.alloc.class(slotBytes), m.stats.SlabsTaken
-	m.takeRunLocked(c, m.donorsLocked(c))
+	m.takeRunLocked(c, m.donorsLocked(c, near))
 	return m.stats.SlabsTaken > before
 }
 
@@ -87,12 +87,13 @@ func (m *Master) takeRunLocked(c *sizeClass, donors []donor) []donor {
 }
 
 // donorsLocked returns the rows of slabs that the class could have, what costs
-// least first. A row may have free slabs in it, and the ends of longer runs.
-func (m *Master) donorsLocked(c *sizeClass) []donor {
+// least first; a row that is not near costs more. A row may have free slabs in it,
+// and the ends of longer runs.
+func (m *Master) donorsLocked(c *sizeClass, near int) []donor {
 	heats := map[uint32]float64{}
 	var donors []donor
 	for first := uint32(0); first+c.run <= m.seg.prepared(); first++ {
-		if d, ok := m.donorLocked(c, first, heats); ok {
+		if d, ok := m.donorLocked(c, near, first, heats); ok {
 			donors = append(donors, d)
 		}
 	}
@@ -104,7 +105,10 @@ func (m *Master) donorsLocked(c *sizeClass) []donor {
 
 // donorLocked says what a row of slabs would cost. heats has what is known of
 // runs.
-func (m *Master) donorLocked(c *sizeClass, first uint32, heats map[uint32]float64) (donor, bool) {
+func (m *Master) donorLocked(c *sizeClass, near int, first uint32, heats map[uint32]float64) (donor, bool) {
+	if !m.alloc.sameHome(first, c.run) {
+		return donor{}, false
+	}
 	heat, slabs := 0.0, uint32(0)
 	for _, id := range m.alloc.runsIn(first, c.run) {
 		of := m.alloc.slabs[id].slotBytes
@@ -116,6 +120,9 @@ func (m *Master) donorLocked(c *sizeClass, first uint32, heats map[uint32]float6
 		}
 		heat += heats[id]
 		slabs += m.alloc.classes[of].run
+	}
+	if near != anyHome && int(m.alloc.slabs[first].home) != near {
+		heat *= worthMoving
 	}
 	return donor{first, heat / float64(max(slabs, c.run))}, !math.IsInf(heat, 1)
 }

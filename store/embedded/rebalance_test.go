@@ -59,8 +59,8 @@ func TestLongShardsTakeRuns(t *testing.T) {
 	if _, err := w.m.Remove(Scope{Everything: true}); err != nil {
 		t.Fatal(err)
 	}
-	if st := w.m.Stats(); st.UsedSlabs != 0 || len(w.m.alloc.freeSlabs) != int(l.Slabs) || st.IdleBytes != 0 {
-		t.Fatalf("%d slabs of %d are free, %+v", len(w.m.alloc.freeSlabs), l.Slabs, st)
+	if st := w.m.Stats(); st.UsedSlabs != 0 || w.m.alloc.freeSlabs() != int(l.Slabs) || st.IdleBytes != 0 {
+		t.Fatalf("%d slabs of %d are free, %+v", w.m.alloc.freeSlabs(), l.Slabs, st)
 	}
 	w.m.validate(t)
 }
@@ -83,7 +83,7 @@ func TestSlabTableThatCannotBe(t *testing.T) {
 	if !w.checkBytes(s, long, 1, 0) {
 		t.Fatal("the chunk is lost")
 	}
-	if free, run := len(w.m.alloc.freeSlabs), int(l.runOf(size)); free != int(l.Slabs)-run {
+	if free, run := w.m.alloc.freeSlabs(), int(l.runOf(size)); free != int(l.Slabs)-run {
 		t.Fatalf("%d slabs of %d are free beside a run of %d", free, l.Slabs, run)
 	}
 	w.m.validate(t)
@@ -170,12 +170,12 @@ func TestCompaction(t *testing.T) {
 	// Somebody takes what is free, again and again.
 	var taken []uint32
 	for more := true; more; {
-		taken = append(taken, w.m.alloc.freeSlabs...)
-		w.m.alloc.freeSlabs = nil
+		taken = append(taken, w.m.alloc.homes[0].free...)
+		w.m.alloc.homes[0].free = nil
 		more = w.m.Tick()
 		w.m.validate(t)
 	}
-	w.m.alloc.freeSlabs = append(w.m.alloc.freeSlabs, taken...)
+	w.m.alloc.homes[0].free = append(w.m.alloc.homes[0].free, taken...)
 	st := w.m.Stats()
 	if least := chunks / 6 * 3 / 34; st.UsedSlabs > least+4 || st.SlotsMoved == 0 {
 		t.Fatalf("%d slabs before, %d after; %d are needed: %+v", was, st.UsedSlabs, least, st)

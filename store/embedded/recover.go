@@ -23,7 +23,8 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	if err != nil {
 		return nil, Recovery{}, err
 	}
-	m := newMaster(mem, layout, opts)
+	m := newMaster(mem, layout, opts.withDefaults())
+	m.checkNodes()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seg.setIncarnation(m.seg.incarnation() + 1)
@@ -67,13 +68,13 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 }
 
 // checkSlabsLocked clears what can't be in the slab table: a size that no slots
-// have, a run that goes beyond the memory, a size in the midst of a run.
+// have, a run that goes beyond the memory or a NUMA node's, a size in the midst of a run.
 func (m *Master) checkSlabsLocked() {
 	behind := uint32(0) // slabs left of the run before
 	for id := range m.seg.Slabs {
 		class := m.seg.slabClass(id)
 		sane := class != 0 && class >= m.seg.MinSlotBytes() && class%slotAlign == 0 && uint64(class) <= m.seg.MaxShardBytes() &&
-			id+m.seg.runOf(class) <= m.seg.prepared()
+			id+m.seg.runOf(class) <= m.seg.prepared() && m.alloc.sameHome(id, m.seg.runOf(class))
 		switch {
 		case behind > 0:
 			behind--

@@ -16,14 +16,15 @@ type slab struct {
 	behind    bool     // in a run that another slab is the first of
 	// held: no slot of it is handed out, because its chunks are moving elsewhere.
 	held bool
+	home uint8 // see homes
 }
 
 // sizeClass is the set of runs cut into slots of one size.
 type sizeClass struct {
 	slotBytes uint32
 	run       uint32 // slabs in a run
-	// partial are the runs with a free slot that are not held, in no order.
-	partial []uint32
+	// partial are the runs with a free slot that are not held, by home, in no order.
+	partial [][]uint32
 	slabs   int
 	// turned and evicted are what tells whether the class should have more memory,
 	// see Master.balanceLocked.
@@ -35,17 +36,17 @@ type sizeClass struct {
 // its caller through assign and retire.
 //
 // A size whose slots would leave much of a slab over is cut from a run of slabs
-// that are next to each other (Layout.runOf). A slot has the first slab's number
-// in its own, however far into the run it is.
+// that are next to each other (Layout.runOf) and of one home. A slot has the first
+// slab's number in its own, however far into the run it is.
 //
-// INVARIANT: a run is in its class's partial list iff used < slots and it is not
-// held.
+// INVARIANT: a run is in its class's partial list of its home iff used < slots and
+// it is not held.
 type slabAllocator struct {
 	slotsPerSlab uint32
 	slabBytes    uint64
 	runOf        func(slotBytes uint32) uint32
 	slabs        []slab
-	freeSlabs    []uint32
+	homes        []home
 	classes      map[uint32]*sizeClass
 	// keepEmpty: a slab stays in its class when it becomes empty, so that the
 	// slots that an earlier master granted in it keep their places.
@@ -59,20 +60,30 @@ type slabAllocator struct {
 	stuck bool
 }
 
-func newSlabAllocator(l *Layout, assign func(slab, slotBytes uint32) error) *slabAllocator {
-	return &slabAllocator{
+// newSlabAllocator makes an allocator for slabs of homes, whose number each slab
+// has in homeOf.
+func newSlabAllocator(l *Layout, homes int, homeOf []uint8, assign func(slab, slotBytes uint32) error) *slabAllocator {
+	a := &slabAllocator{
 		slotsPerSlab: l.SlotsPerSlab, slabBytes: l.SlabBytes, runOf: l.runOf,
-		slabs: make([]slab, l.Slabs), classes: map[uint32]*sizeClass{}, assign: assign,
+		slabs: make([]slab, l.Slabs), homes: make([]home, homes), classes: map[uint32]*sizeClass{}, assign: assign,
 	}
+	for i := range a.slabs {
+		a.slabs[i].home = homeOf[i]
+	}
+	return a
 }
 
 // addSlab makes a slab available that is in no class.
-func (a *slabAllocator) addSlab(id uint32) { a.freeSlabs = append(a.freeSlabs, id) }
+func (a *slabAllocator) addSlab(id uint32) {
+	h := a.homeOf(id)
+	h.ready++
+	h.free = append(h.free, id)
+}
 
 func (a *slabAllocator) class(slotBytes uint32) *sizeClass {
 	c := a.classes[slotBytes]
 	if c == nil {
-		c = &sizeClass{slotBytes: slotBytes, run: a.runOf(slotBytes)}
+		c = &sizeClass{slotBytes: slotBytes, run: a.runOf(slotBytes), partial: make([][]uint32, len(a.homes))}
 		a.classes[slotBytes] = c
 	}
 	return c
@@ -83,20 +94,29 @@ func (a *slabAllocator) perRun(c *sizeClass) uint32 {
 	return uint32(uint64(c.run) * a.slabBytes / uint64(c.slotBytes))
 }
 
-// alloc returns a free slot of the class, taking free slabs if it must.
-func (a *slabAllocator) alloc(slotBytes uint32) (uint32, bool) {
+// alloc returns a free slot of the class, taking free slabs if it must: of the
+// home if there is one, else of another. With anyHome the homes fill evenly.
+func (a *slabAllocator) alloc(slotBytes uint32, near int) (uint32, bool) {
 	c := a.class(slotBytes)
-	if len(c.partial) == 0 {
-		id, ok := a.freeRun(c.run)
-		if !ok {
-			return 0, false
-		}
+	at, id, opens, ok := a.choose(c, near)
+	if !ok {
+		return 0, false
+	}
+	if opens {
 		if a.stuck = a.assign(id, slotBytes) != nil; a.stuck {
 			return 0, false
 		}
 		a.open(c, id)
 	}
-	id := c.partial[len(c.partial)-1]
+	return a.take(c, at), true
+}
+
+// take hands out a slot of a partial run of the home.
+//
+// REQUIRES: there is one.
+func (a *slabAllocator) take(c *sizeClass, at int) uint32 {
+	partial := &c.partial[at]
+	id := (*partial)[len(*partial)-1]
 	s := &a.slabs[id]
 	var index uint32
 	if n := len(s.free); n > 0 {
@@ -105,46 +125,38 @@ func (a *slabAllocator) alloc(slotBytes uint32) (uint32, bool) {
 		index = s.fresh
 		s.fresh++
 	}
-	s.used++
-	a.used += uint64(s.slotBytes)
+	a.count(s, 1)
 	if s.used == s.slots {
-		c.partial = c.partial[:len(c.partial)-1]
+		*partial = (*partial)[:len(*partial)-1]
 	}
-	return id*a.slotsPerSlab + index, true
+	return id*a.slotsPerSlab + index
 }
 
-// freeRun finds free slabs next to each other and returns the first.
-func (a *slabAllocator) freeRun(slabs uint32) (uint32, bool) {
-	if uint32(len(a.freeSlabs)) < slabs {
-		return 0, false
-	}
-	if slabs == 1 {
-		return a.freeSlabs[len(a.freeSlabs)-1], true
-	}
-	sorted := slices.Sorted(slices.Values(a.freeSlabs))
-	for i := range sorted[:len(sorted)-int(slabs)+1] {
-		if sorted[i+int(slabs)-1] == sorted[i]+slabs-1 {
-			return sorted[i], true
-		}
-	}
-	return 0, false
+// count notes slots that went into use, or out of it.
+func (a *slabAllocator) count(s *slab, slots int) {
+	bytes := uint64(slots) * uint64(s.slotBytes) // below 0 it wraps, and so do the sums
+	s.used += uint32(slots)
+	a.used += bytes
+	a.homes[s.home].used += bytes
 }
 
 // open gives a run of free slabs to a class.
 func (a *slabAllocator) open(c *sizeClass, id uint32) {
+	free := &a.homeOf(id).free
 	for i := id; i < id+c.run; i++ {
-		at := slices.Index(a.freeSlabs, i)
-		a.freeSlabs = slices.Delete(a.freeSlabs, at, at+1)
+		at := slices.Index(*free, i)
+		*free = slices.Delete(*free, at, at+1)
 	}
 	a.cut(c, id)
-	c.partial = append(c.partial, id)
+	a.addPartial(c, id)
 }
 
 // cut makes a run of the class, with no slot in use.
 func (a *slabAllocator) cut(c *sizeClass, id uint32) {
-	a.slabs[id] = slab{slotBytes: c.slotBytes, slots: a.perRun(c), free: a.slabs[id].free[:0]}
+	at := a.slabs[id].home
+	a.slabs[id] = slab{slotBytes: c.slotBytes, slots: a.perRun(c), free: a.slabs[id].free[:0], home: at}
 	for i := id + 1; i < id+c.run; i++ {
-		a.slabs[i] = slab{behind: true}
+		a.slabs[i] = slab{behind: true, home: at}
 	}
 	c.slabs += int(c.run)
 }
@@ -154,13 +166,11 @@ func (a *slabAllocator) cut(c *sizeClass, id uint32) {
 func (a *slabAllocator) release(slot uint32) {
 	id := slot / a.slotsPerSlab
 	s := &a.slabs[id]
-	c := a.classes[s.slotBytes]
 	if s.used == s.slots && !s.held {
-		c.partial = append(c.partial, id)
+		a.addPartial(a.classes[s.slotBytes], id)
 	}
 	s.free = append(s.free, slot%a.slotsPerSlab)
-	s.used--
-	a.used -= uint64(s.slotBytes)
+	a.count(s, -1)
 	if s.used == 0 && !a.keepEmpty {
 		a.retire(id)
 	}
@@ -172,13 +182,14 @@ func (a *slabAllocator) slotBytes(slot uint32) uint32 { return a.slabs[slot/a.sl
 // restore rebuilds a run from what recovery found: the slots in use.
 //
 // REQUIRES: no slot was handed out from the run yet, and all of its slabs are in
-// no class.
+// no class and of one home.
 func (a *slabAllocator) restore(id, slotBytes uint32, inUse []uint32) {
 	c := a.class(slotBytes)
 	a.cut(c, id)
+	a.homeOf(id).ready += c.run
 	s := &a.slabs[id]
-	s.used, s.fresh = uint32(len(inUse)), s.slots
-	a.used += uint64(s.used) * uint64(slotBytes)
+	s.fresh = s.slots
+	a.count(s, len(inUse))
 	taken := make([]bool, s.slots)
 	for _, slot := range inUse {
 		taken[slot%a.slotsPerSlab] = true
@@ -189,7 +200,7 @@ func (a *slabAllocator) restore(id, slotBytes uint32, inUse []uint32) {
 		}
 	}
 	if s.used < s.slots {
-		c.partial = append(c.partial, id)
+		a.addPartial(c, id)
 	}
 }
 
@@ -203,8 +214,7 @@ func (a *slabAllocator) claim(slot uint32) bool {
 		return false
 	}
 	s.free = slices.Delete(s.free, at, at+1)
-	s.used++
-	a.used += uint64(s.slotBytes)
+	a.count(s, 1)
 	if s.used == s.slots {
 		a.removePartial(a.classes[s.slotBytes], id)
 	}
@@ -225,14 +235,14 @@ func (a *slabAllocator) retireEmpty() {
 // retire takes an empty run out of its class.
 func (a *slabAllocator) retire(id uint32) {
 	s := &a.slabs[id]
-	c := a.classes[s.slotBytes]
+	c, h := a.classes[s.slotBytes], a.homeOf(id)
 	if !s.held {
 		a.removePartial(c, id)
 	}
 	c.slabs -= int(c.run)
 	for i := id; i < id+c.run; i++ {
-		a.slabs[i] = slab{free: a.slabs[i].free}
-		a.freeSlabs = append(a.freeSlabs, i)
+		a.slabs[i] = slab{free: a.slabs[i].free, home: s.home}
+		h.free = append(h.free, i)
 	}
 	_ = a.assign(id, 0) // leaving is never refused
 }
@@ -252,18 +262,9 @@ func (a *slabAllocator) unhold(id uint32) {
 	if s.held {
 		s.held = false
 		if s.used < s.slots {
-			c := a.classes[s.slotBytes]
-			c.partial = append(c.partial, id)
+			a.addPartial(a.classes[s.slotBytes], id)
 		}
 	}
-}
-
-// spare is how many slots of a class can be handed out without taking a slab.
-func (a *slabAllocator) spare(c *sizeClass) (slots uint64) {
-	for _, id := range c.partial {
-		slots += uint64(a.slabs[id].slots - a.slabs[id].used)
-	}
-	return slots
 }
 
 // idleBytes is the memory of slabs in classes that holds nothing: free slots,
@@ -276,7 +277,13 @@ func (a *slabAllocator) idleBytes() uint64 {
 	return total - a.used
 }
 
+func (a *slabAllocator) addPartial(c *sizeClass, id uint32) {
+	partial := &c.partial[a.slabs[id].home]
+	*partial = append(*partial, id)
+}
+
 func (a *slabAllocator) removePartial(c *sizeClass, id uint32) {
-	at := slices.Index(c.partial, id)
-	c.partial = slices.Delete(c.partial, at, at+1)
+	partial := &c.partial[a.slabs[id].home]
+	at := slices.Index(*partial, id)
+	*partial = slices.Delete(*partial, at, at+1)
 }

@@ -1,9 +1,9 @@
 package embedded
 
-// slotLocked returns a slot of the size, evicting if it must.
-func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
+// slotLocked returns a slot of the size, near a home, evicting if it must.
+func (m *Master) slotLocked(slotBytes uint32, near int) (uint32, bool) {
 	for {
-		if slot, ok := m.alloc.alloc(slotBytes); ok {
+		if slot, ok := m.alloc.alloc(slotBytes, near); ok {
 			return slot, true
 		}
 		if m.alloc.stuck {
@@ -14,8 +14,8 @@ func (m *Master) slotLocked(slotBytes uint32) (uint32, bool) {
 			_, dropped = m.evictLocked(RemovedEvicted, func(k *chunkKind) bool { return k.slotBytes == slotBytes })
 		}
 		if dropped {
-			m.balanceLocked(slotBytes, m.dropped)
-		} else if !m.takeSlabLocked(slotBytes) {
+			m.balanceLocked(slotBytes, near, m.dropped)
+		} else if !m.takeSlabLocked(slotBytes, near) {
 			return 0, false
 		}
 	}

@@ -75,8 +75,10 @@ type Stats struct {
 	Disk  *disk.Stats
 	Tiers TierStats
 	// Recovered is what was found when the segment was adopted; nil for a new one.
-	Recovered  *Recovery
-	UsedSlabs  int
+	Recovered *Recovery
+	UsedSlabs int
+	// Nodes are the parts of the data area by NUMA node, in order.
+	Nodes      []NodeStats
 	Namespaces int
 }
 
@@ -93,6 +95,7 @@ func (m *Master) Stats() Stats {
 	for _, c := range m.alloc.classes {
 		s.UsedSlabs += c.slabs
 	}
+	s.Nodes = m.nodeStatsLocked()
 	s.UsedBytes, s.IdleBytes = m.alloc.used, m.alloc.idleBytes()
 	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, m.dated, m.draining
 	s.Changes, s.Policy = m.feed.next, m.policy.Name()
