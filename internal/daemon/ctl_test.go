@@ -137,7 +137,7 @@ func (o *operated) put(chain, n int, tag string) (taken int) {
 			items[i].Parent = key(chain, i-1)
 		}
 	}
-	grants, err := o.chunks.PutStart(o.t.Context(), o.ns, tag, items)
+	grants, err := o.chunks.PutStart(o.t.Context(), o.ns, store.PutOptions{SaltTag: tag}, items)
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -357,7 +357,7 @@ func (o *operated) testRemoval(t *testing.T) {
 
 // Chunks that went to the disk are fetched, and removed, by command.
 func TestCtlReachesTheDiskTier(t *testing.T) {
-	o := startOperated(t, "--disk-dir", t.TempDir(), "--disk-bytes", "256MiB", "--disk-write-bytes-per-s", "1GiB")
+	o := startOperated(t, "--disk-dir", filepath.Join(t.TempDir(), "tier"), "--disk-bytes", "256MiB", "--disk-write-bytes-per-s", "1GiB")
 	if s := o.stats(); s.Disk == nil {
 		t.Fatal("the daemon has no disk tier")
 	}

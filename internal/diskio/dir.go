@@ -3,8 +3,6 @@ package diskio
 import (
 	"errors"
 	"fmt"
-	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -27,9 +25,9 @@ var _ disk.Dir = Dir{}
 func New(path string) Dir { return Dir{path} }
 
 // OpenData implements disk.Dir. It makes the directory, too, if its parent is
-// there.
+// there; one that is there must be ours (ErrNotOurs).
 func (d Dir) OpenData(name string) (disk.File, error) {
-	if err := os.Mkdir(d.path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := d.claim(); err != nil {
 		return nil, err
 	}
 	path := filepath.Join(d.path, name)
@@ -51,41 +49,6 @@ func (d Dir) OpenData(name string) (disk.File, error) {
 	file := &file{f: f}
 	file.cached.Store(!direct)
 	return file, nil
-}
-
-// ReadFile implements disk.Dir.
-func (d Dir) ReadFile(name string, limit int) ([]byte, error) {
-	f, err := os.Open(filepath.Join(d.path, name))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, int64(limit)))
-}
-
-// WriteFile implements disk.Dir.
-func (d Dir) WriteFile(name string, data []byte) error {
-	path := filepath.Join(d.path, name)
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync()
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	dir, err := os.Open(d.path)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return dir.Sync() // the name, too
 }
 
 // Buffer implements disk.Dir: memory that begins on a page.
@@ -125,24 +88,37 @@ func (f *file) forget(at int64, n int) {
 	}
 }
 
-// Allocate implements disk.File.
+// Allocate implements disk.File. What it could have of the range on a full disk
+// may stay with the file, see Limit.
 func (f *file) Allocate(at, n int64) error {
 	for {
 		err := unix.Fallocate(int(f.f.Fd()), 0, at, n)
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EOPNOTSUPP):
-			// Nothing can be reserved; a full disk shows at a write. The file must
-			// reach so far all the same.
-			info, err := f.f.Stat()
-			if err != nil || info.Size() >= at+n {
-				return err
-			}
-			return f.f.Truncate(at + n)
+			// Nothing can be reserved; that a disk is full shows at a write.
+			return f.extend(at + n)
 		default:
 			return err
 		}
 	}
+}
+
+// extend makes the file reach so far, if there is as much space as that takes:
+// nobody else may take it meanwhile, or the disk is full when it is written to.
+func (f *file) extend(end int64) error {
+	info, err := f.f.Stat()
+	if err != nil || info.Size() >= end {
+		return err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(f.f.Fd()), &fs); err != nil {
+		return fmt.Errorf("ask for the free space: %w", err)
+	}
+	if end-info.Size() > int64(fs.Bavail)*fs.Bsize {
+		return unix.ENOSPC
+	}
+	return f.f.Truncate(end)
 }
 
 // Limit implements disk.File.

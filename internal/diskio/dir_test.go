@@ -3,7 +3,6 @@ package diskio
 import (
 	"bytes"
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -74,38 +73,11 @@ func TestDataFile(t *testing.T) {
 	}
 }
 
-func TestSmallFile(t *testing.T) {
-	for name, dir := range dirs(t) {
-		t.Run(name, func(t *testing.T) {
-			f, err := dir.OpenData("data") // makes the directory
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			if _, err := dir.ReadFile("small", 10); !errors.Is(err, fs.ErrNotExist) {
-				t.Fatalf("a file that is not there: %v", err)
-			}
-			for _, content := range []string{"one", "twenty"} {
-				if err := dir.WriteFile("small", []byte(content)); err != nil {
-					t.Fatal(err)
-				}
-				got, err := dir.ReadFile("small", 4)
-				if err != nil || string(got) != content[:min(4, len(content))] {
-					t.Fatalf("read %q, %v", got, err)
-				}
-			}
-			left, err := filepath.Glob(filepath.Join(dir.path, "*.new"))
-			if err != nil || len(left) != 0 {
-				t.Errorf("left behind: %v, %v", left, err)
-			}
-		})
-	}
-}
-
 // TestLinks are not followed: the directory may be in a place that others write
 // to.
 func TestLinks(t *testing.T) {
-	path := t.TempDir()
+	path := filepath.Join(t.TempDir(), "tier")
+	makeDir(t, path, 0o700)
 	target := filepath.Join(path, "target")
 	if err := os.WriteFile(target, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)

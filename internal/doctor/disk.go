@@ -28,6 +28,15 @@ func disk(_ context.Context, s *System, c *Settings) []Finding {
 	if !owner.Mode.IsDir() {
 		return found(Failure, "is no directory", where, "choose another disk_dir")
 	}
+	if where == c.DiskDir { // else the daemon makes it
+		if owner.UID != s.UID {
+			return found(Failure, fmt.Sprintf("belongs to user %d, you are %d; the daemon refuses it", owner.UID, s.UID), where,
+				"chown it to the daemon's user, or choose another disk_dir")
+		}
+		if owner.Mode.Perm()&0o077 != 0 {
+			return found(Failure, fmt.Sprintf("has mode %04o: others get at what is cached, so the daemon refuses it", owner.Mode.Perm()), where, "chmod 700 "+where)
+		}
+	}
 	if err := s.Writable(where); err != nil {
 		return found(Failure, fmt.Sprintf("can't be written to: %v", err), where, "chown it to the daemon's user; in a hardened unit name it in ReadWritePaths=")
 	}

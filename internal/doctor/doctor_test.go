@@ -92,6 +92,8 @@ func TestFindings(t *testing.T) {
 		"store beyond machine": {func(w *world) { w.c.StoreBytes = 65 * gib }, "memory", Failure, "does not fit a machine of 64GiB"},
 		"store beyond free":    {func(w *world) { w.c.StoreBytes = 50 * gib }, "memory", Warning, "48GiB that are available"},
 		"no disk dir":          {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = missing }, "disk", Failure, "its parent"},
+		"disk of another":      {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.UID = 8 }, "disk", Failure, "belongs to user 7"},
+		"disk dir open":        {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = is(fs.ModeDir | 0o755) }, "disk", Failure, "mode 0755"},
 		"disk file":            {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = is(0o644) }, "disk", Failure, "no directory"},
 		"disk not writable":    {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Writable = func(string) error { return fs.ErrPermission } }, "disk", Failure, "can't be written"},
 		"disk in memory":       {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.InMemory = func(string) (bool, error) { return true, nil } }, "disk", Failure, "in memory"},

@@ -28,7 +28,7 @@ func BenchmarkFetch(b *testing.B) {
 }
 
 func benchFetch(b *testing.B, chunkBytes int) {
-	path := b.TempDir()
+	path := filepath.Join(b.TempDir(), "tier")
 	t := serve(b, path, disk.Options{Bytes: 1 << 30, QueueBytes: benchBytes, Log: slog.New(slog.DiscardHandler)})
 	chunks := benchBytes / chunkBytes
 	writeAll(b, t, chunks, chunkBytes)
@@ -116,7 +116,7 @@ func writeAll(b *testing.B, t *disk.Tier, chunks, chunkBytes int) {
 func BenchmarkDemote(b *testing.B) {
 	const chunkBytes = 512 << 10
 	b.Run("tier", func(b *testing.B) {
-		t := serve(b, b.TempDir(), disk.Options{Bytes: 1 << 30, QueueBytes: benchBytes, Log: slog.New(slog.DiscardHandler)})
+		t := serve(b, filepath.Join(b.TempDir(), "tier"), disk.Options{Bytes: 1 << 30, QueueBytes: benchBytes, Log: slog.New(slog.DiscardHandler)})
 		b.SetBytes(benchBytes)
 		for b.Loop() {
 			for i := range benchBytes / chunkBytes {
@@ -126,7 +126,7 @@ func BenchmarkDemote(b *testing.B) {
 		}
 	})
 	b.Run("plain", func(b *testing.B) {
-		dir := diskio.New(b.TempDir())
+		dir := diskio.New(filepath.Join(b.TempDir(), "tier"))
 		f, err := dir.OpenData("plain")
 		if err != nil {
 			b.Fatal(err)
@@ -146,7 +146,7 @@ func BenchmarkDemote(b *testing.B) {
 		}
 	})
 	b.Run("look", func(b *testing.B) {
-		t := serve(b, b.TempDir(), disk.Options{Bytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
+		t := serve(b, filepath.Join(b.TempDir(), "tier"), disk.Options{Bytes: 1 << 30, Log: slog.New(slog.DiscardHandler)})
 		key := keyFor(1)
 		b.ReportAllocs()
 		for b.Loop() {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,7 +87,7 @@ func TestChildProcess(t *testing.T) {
 // TestKilledProcess: of a process that was killed at any moment, what was written
 // last is served by the next, and every byte is right.
 func TestKilledProcess(t *testing.T) {
-	path := t.TempDir()
+	path := filepath.Join(t.TempDir(), "tier")
 	from, next, served := 0, 0, 0
 	for round := range 6 {
 		child := exec.Command(os.Args[0], "-test.run=^TestChildProcess$", "-test.count=1")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/crc32"
 	"log/slog"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -29,7 +30,7 @@ func benchPut(b *testing.B, onDisk, wait bool) {
 	var tier *disk.Tier
 	if onDisk {
 		var err error
-		if tier, err = disk.New(diskio.New(b.TempDir()), disk.Options{Bytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}); err != nil {
+		if tier, err = disk.New(diskio.New(filepath.Join(b.TempDir(), "tier")), disk.Options{Bytes: 1 << 30, Log: slog.New(slog.DiscardHandler)}); err != nil {
 			b.Fatal(err)
 		}
 		ctx, stop := context.WithCancel(context.Background())
