@@ -26,7 +26,7 @@ _KINDS = {
     "MambaSpec": "mamba_align",
 }
 _HASH_BYTES = {"sha256": 32, "sha256_cbor": 32, "xxhash": 16, "xxhash_cbor": 16}
-_REPLICATED = {"mla_attention", "sliding_window_mla"}
+_REPLICATED = {"mla_attention", "hidden_state", "sliding_window_mla"}
 
 
 def unwrap(spec: Any) -> Any:
