@@ -22,9 +22,11 @@ type Node struct {
 	// CPUs of the node that are online; none for a node of memory alone.
 	CPUs Set `json:"cpus"`
 	// MemoryBytes is all memory of the node, 0 for a node of CPUs alone; FreeBytes
-	// is what nothing uses, caches not counted as free.
+	// is what nothing uses, caches not counted as free. CacheBytes are pages of files,
+	// which the kernel gives up for others; shared memory is not among them.
 	MemoryBytes uint64 `json:"memory_bytes"`
 	FreeBytes   uint64 `json:"free_bytes"`
+	CacheBytes  uint64 `json:"cache_bytes"`
 	// Distances to the nodes, in the order of the slice that Nodes returned; 10 is
 	// the node itself. Nil when the kernel does not say.
 	Distances []int `json:"distances,omitempty"`
@@ -84,7 +86,7 @@ func readNode(root fs.FS, id, nodes int) (Node, error) {
 	if text, there, err := readText(root, dir+"/meminfo"); err != nil {
 		return Node{}, err
 	} else if there {
-		if node.MemoryBytes, node.FreeBytes, err = parseNodeMemory(text); err != nil {
+		if err := node.parseMemory(text); err != nil {
 			return Node{}, fmt.Errorf("/%s/meminfo: %w", dir, err)
 		}
 	}
@@ -98,28 +100,34 @@ func readNode(root fs.FS, id, nodes int) (Node, error) {
 	return node, nil
 }
 
-// parseNodeMemory reads lines like "Node 0 MemTotal: 24684096 kB".
-func parseNodeMemory(text string) (totalBytes, freeBytes uint64, err error) {
+// parseMemory reads lines like "Node 0 MemTotal: 24684096 kB".
+func (n *Node) parseMemory(text string) error {
+	var fileBytes, sharedBytes uint64
 	for line := range strings.Lines(text) {
 		words := strings.Fields(line)
 		if len(words) < 4 || words[0] != "Node" {
 			continue
 		}
-		into := &totalBytes
+		into := &n.MemoryBytes
 		switch words[2] {
 		case "MemTotal:":
 		case "MemFree:":
-			into = &freeBytes
+			into = &n.FreeBytes
+		case "FilePages:":
+			into = &fileBytes
+		case "Shmem:":
+			into = &sharedBytes
 		default:
 			continue
 		}
 		kibibytes, err := strconv.ParseUint(words[3], 10, 50)
 		if err != nil {
-			return 0, 0, fmt.Errorf("%w: %.80q", ErrText, line)
+			return fmt.Errorf("%w: %.80q", ErrText, line)
 		}
 		*into = kibibytes << 10
 	}
-	return totalBytes, freeBytes, nil
+	n.CacheBytes = fileBytes - min(sharedBytes, fileBytes)
+	return nil
 }
 
 // parseDistances reads one row of the matrix. It has a column for each node that

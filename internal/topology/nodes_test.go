@@ -47,7 +47,7 @@ func TestOfflineNodes(t *testing.T) {
 		root[nodeDir+"/"+name+"/cpulist"] = file("\n")
 	}
 	root[nodeDir+"/node2/cpulist"] = file("4-7\n")
-	root[nodeDir+"/node2/meminfo"] = file("\nNode 2 MemTotal:       1024 kB\nNode 2 MemFree:        512 kB\nNode 2 MemUsed: 512 kB\n")
+	root[nodeDir+"/node2/meminfo"] = file("\nNode 2 MemTotal:       1024 kB\nNode 2 MemFree:        512 kB\nNode 2 MemUsed: 512 kB\nNode 2 FilePages: 96 kB\nNode 2 Shmem: 32 kB\n")
 	root[nodeDir+"/node2/distance"] = file("21 10 31\n")
 	root[nodeDir+"/node0/distance"] = file("10 21\n") // a row of another length
 	nodes, err := Nodes(root)
@@ -58,7 +58,7 @@ func TestOfflineNodes(t *testing.T) {
 		t.Errorf("order: %+v", nodes)
 	}
 	two := nodes[1]
-	if two.MemoryBytes != 1<<20 || two.FreeBytes != 512<<10 || two.CPUs.String() != "4-7" || !slices.Equal(two.Distances, []int{21, 10, 31}) {
+	if two.MemoryBytes != 1<<20 || two.FreeBytes != 512<<10 || two.CacheBytes != 64<<10 || two.CPUs.String() != "4-7" || !slices.Equal(two.Distances, []int{21, 10, 31}) {
 		t.Errorf("node 2: %+v", two)
 	}
 	if nodes[0].Distances != nil {
