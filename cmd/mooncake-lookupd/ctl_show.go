@@ -95,6 +95,7 @@ type jsonStats struct {
 	Leases     uint64            `json:"leases"`
 	Draining   bool              `json:"draining"`
 	Policy     string            `json:"eviction_policy,omitempty"`
+	Nodes      []jsonNode        `json:"nodes"`
 	MissRatios []jsonRatio       `json:"miss_ratios"`
 	Disk       *jsonDisk         `json:"disk,omitempty"`
 	Counters   map[string]uint64 `json:"counters"`
@@ -103,6 +104,14 @@ type jsonStats struct {
 type jsonRatio struct {
 	Factor float64 `json:"memory_factor"`
 	Miss   float64 `json:"miss_ratio"`
+}
+
+// jsonNode is the memory on a NUMA node, or on none.
+type jsonNode struct {
+	Node     *uint32 `json:"node"`
+	Capacity uint64  `json:"capacity_bytes"`
+	Prepared uint64  `json:"prepared_bytes"`
+	Used     uint64  `json:"used_bytes"`
 }
 
 type jsonDisk struct {
@@ -121,6 +130,9 @@ func ctlStats(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 	}
 	rows := []string{
 		row("memory", fmt.Sprintf("%s used of %s", sizeText(s.GetUsedBytes()), sizeText(s.GetPreparedBytes()))),
+	}
+	rows = append(rows, nodeRows(s.GetNodes())...)
+	rows = append(rows,
 		row("leased, pinned", sizeText(s.GetLeasedBytes())+", "+sizeText(s.GetPinnedBytes())),
 		row("idle in slots", sizeText(s.GetIdleBytes())),
 		row("chunks", s.GetStored().GetChunks()),
@@ -128,7 +140,7 @@ func ctlStats(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 		row("workers", s.GetClients()),
 		row("open reads, puts", fmt.Sprintf("%d, %d", s.GetOpenReads(), s.GetOpenPuts())),
 		row("leases", s.GetLeases()),
-	}
+	)
 	if s.GetPreparedBytes() < s.GetCapacityBytes() {
 		rows = append(rows, row("memory to come", sizeText(s.GetCapacityBytes()-s.GetPreparedBytes())))
 	}
@@ -158,12 +170,30 @@ func ctlStats(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 	return table(out, "WHAT\tHOW MUCH", rows)
 }
 
+// nodeRows shows memory by NUMA node where there are several.
+func nodeRows(nodes []*adminpb.NodeMemory) (rows []string) {
+	if len(nodes) < 2 {
+		return nil
+	}
+	for _, n := range nodes {
+		name := "  on no NUMA node"
+		if n.Node != nil {
+			name = fmt.Sprintf("  on NUMA node %d", n.GetNode())
+		}
+		rows = append(rows, row(name, fmt.Sprintf("%s used of %s", sizeText(n.GetUsedBytes()), sizeText(n.GetPreparedBytes()))))
+	}
+	return rows
+}
+
 func statsJSON(s *adminpb.GetStatsReply) *jsonStats {
 	j := &jsonStats{
 		Capacity: s.GetCapacityBytes(), Prepared: s.GetPreparedBytes(), Used: s.GetUsedBytes(), Leased: s.GetLeasedBytes(), Pinned: s.GetPinnedBytes(),
 		Idle: s.GetIdleBytes(), Chunks: s.GetStored().GetChunks(), Namespaces: s.GetNamespaces(), Clients: s.GetClients(),
 		Awaited: s.GetUndeclaredClients(), Reads: s.GetOpenReads(), Puts: s.GetOpenPuts(), Leases: s.GetLeases(), Draining: s.GetDraining(),
-		Policy: s.GetEvictionPolicy(), MissRatios: []jsonRatio{}, Counters: s.GetCounters(),
+		Policy: s.GetEvictionPolicy(), Nodes: []jsonNode{}, MissRatios: []jsonRatio{}, Counters: s.GetCounters(),
+	}
+	for _, n := range s.GetNodes() {
+		j.Nodes = append(j.Nodes, jsonNode{n.Node, n.GetCapacityBytes(), n.GetPreparedBytes(), n.GetUsedBytes()})
 	}
 	for _, r := range s.GetMissRatios() {
 		j.MissRatios = append(j.MissRatios, jsonRatio{r.GetMemoryFactor(), r.GetMissRatio()})

@@ -54,6 +54,9 @@ type LookupdConfig struct {
 	// StoreBytes is the size of the shared-memory store. Default: a quarter of the
 	// memory, at least 256 MiB.
 	StoreBytes Size
+	// NUMA says whether a new store's memory is divided between the machine's NUMA
+	// nodes: NUMAAuto, the default, or NUMAOff.
+	NUMA string
 	// LeaseTTL is how long a lookup keeps the chunks of its hit from eviction
 	// unless the engine releases them earlier. Default 30s.
 	LeaseTTL time.Duration
@@ -93,6 +96,12 @@ type WorkerConfig struct {
 	BatchBytes Size
 }
 
+// Values of LookupdConfig.NUMA.
+const (
+	NUMAAuto = "auto"
+	NUMAOff  = "off"
+)
+
 const (
 	minBatchBytes = 64 << 10
 	maxLinger     = 30 * 24 * time.Hour
@@ -111,6 +120,9 @@ func (c *LookupdConfig) SetDefaults(root fs.FS) {
 	}
 	if c.EvictionPolicy == "" {
 		c.EvictionPolicy = evict.Default
+	}
+	if c.NUMA == "" {
+		c.NUMA = NUMAAuto
 	}
 	if c.LeaseTTL == 0 {
 		c.LeaseTTL = 30 * time.Second
@@ -138,6 +150,9 @@ func (c *LookupdConfig) faults() []error {
 	}
 	if !evict.Known(c.EvictionPolicy) {
 		faults = append(faults, fault("eviction_policy", "%q; want %s", c.EvictionPolicy, strings.Join(evict.Names(), ", ")))
+	}
+	if c.NUMA != NUMAAuto && c.NUMA != NUMAOff {
+		faults = append(faults, fault("numa", "%q; want %s or %s", c.NUMA, NUMAAuto, NUMAOff))
 	}
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {
 		faults = append(faults, fault("lease_ttl", "%s; want 1s to 1h", c.LeaseTTL))

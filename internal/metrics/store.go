@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"strconv"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
@@ -35,6 +37,9 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 		slots      = counter("store_moved_slots_total", "Shards that were moved within memory, to get a slab free.")
 		movedBytes = counter("store_moved_bytes_total", "Bytes of them.")
 		free       = gauge("store_free_bytes", "Prepared memory that is not in use.", "tier")
+		nodeSize   = gauge("store_node_bytes", "Size of the data area on each NUMA node; none: what is bound to no node.", "node")
+		nodeReady  = gauge("store_node_prepared_bytes", "Part of it that has its memory.", "node")
+		nodeUsed   = gauge("store_node_used_bytes", "Part of it in slots in use.", "node")
 		chunks     = gauge("store_chunks", "Whole chunks stored.", "tier")
 		namespaces = gauge("store_namespaces", "Namespaces, one for each kind of KV cache that is stored.")
 		puts       = counter("store_puts_total", "Puts of shards by what became of them.", "status")
@@ -66,7 +71,7 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 	)
 	r.inner.MustRegister(&source{
 		families: []*family{
-			capacity, prepared, used, pinned, idle, taken, slots, movedBytes, free, chunks, namespaces, puts, gets, created, stored, read, failures, missed, ages, policy, changes, expiring, draining,
+			capacity, prepared, used, pinned, idle, taken, slots, movedBytes, free, nodeSize, nodeReady, nodeUsed, chunks, namespaces, puts, gets, created, stored, read, failures, missed, ages, policy, changes, expiring, draining,
 			unpinned, corrupt, removed, leases, leased, unleased, clients, undeclared, reads, openPuts, recovered, recovery,
 		},
 		collect: func(out sink) {
@@ -85,6 +90,12 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			out.count(prepared, s.CapacityBytes, memoryTier)
 			out.count(used, s.UsedBytes, memoryTier)
 			out.count(free, s.CapacityBytes-min(s.UsedBytes, s.CapacityBytes), memoryTier)
+			for _, n := range s.Nodes {
+				node := nodeLabel(n.Node)
+				out.count(nodeSize, n.SizeBytes, node)
+				out.count(nodeReady, n.CapacityBytes, node)
+				out.count(nodeUsed, n.UsedBytes, node)
+			}
 			out.put(chunks, float64(s.Chunks), memoryTier)
 			out.put(namespaces, float64(s.Namespaces))
 			for status, n := range map[string]uint64{
@@ -142,6 +153,14 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			out.put(recovery, float64(found.Dropped), "dropped")
 		},
 	})
+}
+
+// nodeLabel names a NUMA node; a store has at most embedded.MaxNodes, and none.
+func nodeLabel(node int) string {
+	if node < 0 {
+		return "none"
+	}
+	return strconv.Itoa(node)
 }
 
 // ageHistogram shows what the store counted in buckets of its own.

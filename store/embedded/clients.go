@@ -17,15 +17,12 @@ type client struct {
 	number uint64 // the open session, 0: lost, but the process may still run
 	line   int    // in the segment's session table
 	entry  clientEntry
-	home   int // near which its puts go
 }
 
 // Declaration is what a client says it still holds when it opens a session.
 type Declaration struct {
 	Reads []uint64
 	Puts  []uint64
-	// Node is the NUMA node next to which the client works; nil: not known.
-	Node *int
 }
 
 // OpenSession begins a session of a client process, or takes up one that was
@@ -52,7 +49,6 @@ func (m *Master) OpenSession(s Session, pid uint32, start uint64, held Declarati
 		m.clients[s.Client] = c
 	}
 	c.number = s.Number
-	c.home = m.nearLocked(held.Node)
 	m.reconcileLocked(c, held)
 	delete(m.undeclared, s.Client)
 	m.thawLocked()

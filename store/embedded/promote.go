@@ -26,7 +26,7 @@ type promotion struct {
 }
 
 // promoter is the client of promotions; sessions have other numbers than 0.
-var promoter = client{home: anyHome}
+var promoter = client{}
 
 // comingLocked tells whether a record is being promoted.
 func (m *Master) comingLocked(rec uint32) bool {
@@ -93,7 +93,7 @@ func (m *Master) grantPromotionLocked(p *promotion, ns store.NamespaceID, chunk 
 		return nil, false
 	}
 	call := &putCall{
-		client: &promoter, namespace: ns, owner: owner{namespace: uint16(ns), tag: tag}, ttl: m.lower.tier.Left(found.Expires),
+		client: &promoter, near: anyHome, namespace: ns, owner: owner{namespace: uint16(ns), tag: tag}, ttl: m.lower.tier.Left(found.Expires),
 		full: map[uint32]bool{}, overQuota: map[uint32]bool{},
 	}
 	g := &m.namespaces[ns].groups[chunk.Group]

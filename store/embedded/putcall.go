@@ -15,6 +15,9 @@ type PutOptions struct {
 	TTL time.Duration
 	// Pin pins the chunks as they are stored, until TTL has passed.
 	Pin PinKind
+	// Node is the NUMA node next to which the writer works, nil when that is not
+	// known: then its chunks are spread evenly.
+	Node *int
 }
 
 // check reports what of the options can't be.
@@ -28,6 +31,7 @@ func (o *PutOptions) check() error {
 // putCall is what the items of a PutStart have in common.
 type putCall struct {
 	client    *client
+	near      int // home
 	namespace store.NamespaceID
 	owner     owner
 	ttl       time.Duration
@@ -42,7 +46,7 @@ type putCall struct {
 func (m *Master) putCallLocked(c *client, id store.NamespaceID, opts *PutOptions) *putCall {
 	m.timeLocked()
 	call := &putCall{
-		client: c, namespace: id, owner: owner{namespace: uint16(id)}, ttl: opts.TTL, flags: pinFlags[opts.Pin],
+		client: c, near: m.nearLocked(opts.Node), namespace: id, owner: owner{namespace: uint16(id)}, ttl: opts.TTL, flags: pinFlags[opts.Pin],
 		full: map[uint32]bool{}, overQuota: map[uint32]bool{},
 	}
 	if call.ttl == 0 && opts.Pin == PinNone {
@@ -72,7 +76,7 @@ func (m *Master) roomLocked(call *putCall, o owner, g *groupInfo, known bool) (s
 	}
 	if !call.full[g.slotBytes] {
 		var ok bool
-		if slot, ok = m.slotLocked(g.slotBytes, call.client.home); ok {
+		if slot, ok = m.slotLocked(g.slotBytes, call.near); ok {
 			return slot, 0
 		}
 		call.full[g.slotBytes] = !known

@@ -134,7 +134,12 @@ func putOptions(r *storepb.PutStartRequest) (*PutOptions, error) {
 	if r.GetPin() > uint32(PinHard) {
 		return nil, status.Errorf(codes.InvalidArgument, "pin %d, at most %d", r.GetPin(), PinHard)
 	}
-	return &PutOptions{SaltTag: r.GetSaltTag(), TTL: time.Duration(r.GetTtlSeconds()) * time.Second, Pin: PinKind(r.GetPin())}, nil
+	opts := &PutOptions{SaltTag: r.GetSaltTag(), TTL: time.Duration(r.GetTtlSeconds()) * time.Second, Pin: PinKind(r.GetPin())}
+	if n := r.GetNearNode(); n > 0 && n <= maxNodes {
+		node := int(n) - 1
+		opts.Node = &node
+	}
+	return opts, nil
 }
 
 // PutEnd implements storepb.StoreServer.

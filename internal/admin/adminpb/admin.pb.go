@@ -74,7 +74,7 @@ func (x PinRequest_Kind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PinRequest_Kind.Descriptor instead.
 func (PinRequest_Kind) EnumDescriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{14, 0}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{15, 0}
 }
 
 // Amount is how much something is.
@@ -389,8 +389,10 @@ type GetStatsReply struct {
 	DiskCapacityBytes uint64       `protobuf:"varint,18,opt,name=disk_capacity_bytes,json=diskCapacityBytes,proto3" json:"disk_capacity_bytes,omitempty"` // 0: there is no disk tier
 	DiskUsedBytes     uint64       `protobuf:"varint,19,opt,name=disk_used_bytes,json=diskUsedBytes,proto3" json:"disk_used_bytes,omitempty"`
 	DiskChunks        uint64       `protobuf:"varint,20,opt,name=disk_chunks,json=diskChunks,proto3" json:"disk_chunks,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The memory by NUMA node; one without a number is bound to none.
+	Nodes         []*NodeMemory `protobuf:"bytes,21,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetStatsReply) Reset() {
@@ -563,6 +565,81 @@ func (x *GetStatsReply) GetDiskChunks() uint64 {
 	return 0
 }
 
+func (x *GetStatsReply) GetNodes() []*NodeMemory {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+type NodeMemory struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Node          *uint32                `protobuf:"varint,1,opt,name=node,proto3,oneof" json:"node,omitempty"`
+	CapacityBytes uint64                 `protobuf:"varint,2,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"` // when all of it is allocated
+	PreparedBytes uint64                 `protobuf:"varint,3,opt,name=prepared_bytes,json=preparedBytes,proto3" json:"prepared_bytes,omitempty"` // that is allocated
+	UsedBytes     uint64                 `protobuf:"varint,4,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeMemory) Reset() {
+	*x = NodeMemory{}
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeMemory) ProtoMessage() {}
+
+func (x *NodeMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeMemory.ProtoReflect.Descriptor instead.
+func (*NodeMemory) Descriptor() ([]byte, []int) {
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *NodeMemory) GetNode() uint32 {
+	if x != nil && x.Node != nil {
+		return *x.Node
+	}
+	return 0
+}
+
+func (x *NodeMemory) GetCapacityBytes() uint64 {
+	if x != nil {
+		return x.CapacityBytes
+	}
+	return 0
+}
+
+func (x *NodeMemory) GetPreparedBytes() uint64 {
+	if x != nil {
+		return x.PreparedBytes
+	}
+	return 0
+}
+
+func (x *NodeMemory) GetUsedBytes() uint64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
 type MissRatio struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	MemoryFactor  float64                `protobuf:"fixed64,1,opt,name=memory_factor,json=memoryFactor,proto3" json:"memory_factor,omitempty"` // 2 is twice the memory
@@ -573,7 +650,7 @@ type MissRatio struct {
 
 func (x *MissRatio) Reset() {
 	*x = MissRatio{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[7]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +662,7 @@ func (x *MissRatio) String() string {
 func (*MissRatio) ProtoMessage() {}
 
 func (x *MissRatio) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[7]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +675,7 @@ func (x *MissRatio) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MissRatio.ProtoReflect.Descriptor instead.
 func (*MissRatio) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{7}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *MissRatio) GetMemoryFactor() float64 {
@@ -624,7 +701,7 @@ type GetUsageRequest struct {
 
 func (x *GetUsageRequest) Reset() {
 	*x = GetUsageRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[8]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -636,7 +713,7 @@ func (x *GetUsageRequest) String() string {
 func (*GetUsageRequest) ProtoMessage() {}
 
 func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[8]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -649,7 +726,7 @@ func (x *GetUsageRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageRequest.ProtoReflect.Descriptor instead.
 func (*GetUsageRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{8}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *GetUsageRequest) GetByTag() bool {
@@ -668,7 +745,7 @@ type GetUsageReply struct {
 
 func (x *GetUsageReply) Reset() {
 	*x = GetUsageReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[9]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +757,7 @@ func (x *GetUsageReply) String() string {
 func (*GetUsageReply) ProtoMessage() {}
 
 func (x *GetUsageReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[9]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +770,7 @@ func (x *GetUsageReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageReply.ProtoReflect.Descriptor instead.
 func (*GetUsageReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{9}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *GetUsageReply) GetEntries() []*GetUsageReply_Entry {
@@ -713,7 +790,7 @@ type TopPrefixesRequest struct {
 
 func (x *TopPrefixesRequest) Reset() {
 	*x = TopPrefixesRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[10]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -725,7 +802,7 @@ func (x *TopPrefixesRequest) String() string {
 func (*TopPrefixesRequest) ProtoMessage() {}
 
 func (x *TopPrefixesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[10]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -738,7 +815,7 @@ func (x *TopPrefixesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopPrefixesRequest.ProtoReflect.Descriptor instead.
 func (*TopPrefixesRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{10}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TopPrefixesRequest) GetNamespace() []byte {
@@ -764,7 +841,7 @@ type TopPrefixesReply struct {
 
 func (x *TopPrefixesReply) Reset() {
 	*x = TopPrefixesReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[11]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +853,7 @@ func (x *TopPrefixesReply) String() string {
 func (*TopPrefixesReply) ProtoMessage() {}
 
 func (x *TopPrefixesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[11]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +866,7 @@ func (x *TopPrefixesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopPrefixesReply.ProtoReflect.Descriptor instead.
 func (*TopPrefixesReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{11}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TopPrefixesReply) GetPrefixes() []*TopPrefixesReply_Entry {
@@ -810,7 +887,7 @@ type EvictRequest struct {
 
 func (x *EvictRequest) Reset() {
 	*x = EvictRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[12]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -822,7 +899,7 @@ func (x *EvictRequest) String() string {
 func (*EvictRequest) ProtoMessage() {}
 
 func (x *EvictRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[12]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -835,7 +912,7 @@ func (x *EvictRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictRequest.ProtoReflect.Descriptor instead.
 func (*EvictRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{12}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EvictRequest) GetBytes() uint64 {
@@ -865,7 +942,7 @@ type EvictReply struct {
 
 func (x *EvictReply) Reset() {
 	*x = EvictReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[13]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -877,7 +954,7 @@ func (x *EvictReply) String() string {
 func (*EvictReply) ProtoMessage() {}
 
 func (x *EvictReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[13]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -890,7 +967,7 @@ func (x *EvictReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvictReply.ProtoReflect.Descriptor instead.
 func (*EvictReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{13}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *EvictReply) GetEvicted() *Amount {
@@ -925,7 +1002,7 @@ type PinRequest struct {
 
 func (x *PinRequest) Reset() {
 	*x = PinRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[14]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -937,7 +1014,7 @@ func (x *PinRequest) String() string {
 func (*PinRequest) ProtoMessage() {}
 
 func (x *PinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[14]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -950,7 +1027,7 @@ func (x *PinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinRequest.ProtoReflect.Descriptor instead.
 func (*PinRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{14}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *PinRequest) GetKeys() *Keys {
@@ -983,7 +1060,7 @@ type PinReply struct {
 
 func (x *PinReply) Reset() {
 	*x = PinReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[15]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -995,7 +1072,7 @@ func (x *PinReply) String() string {
 func (*PinReply) ProtoMessage() {}
 
 func (x *PinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[15]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1008,7 +1085,7 @@ func (x *PinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PinReply.ProtoReflect.Descriptor instead.
 func (*PinReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{15}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *PinReply) GetPinned() *Found {
@@ -1027,7 +1104,7 @@ type UnpinRequest struct {
 
 func (x *UnpinRequest) Reset() {
 	*x = UnpinRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[16]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1039,7 +1116,7 @@ func (x *UnpinRequest) String() string {
 func (*UnpinRequest) ProtoMessage() {}
 
 func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[16]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1052,7 +1129,7 @@ func (x *UnpinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinRequest.ProtoReflect.Descriptor instead.
 func (*UnpinRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{16}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UnpinRequest) GetKeys() *Keys {
@@ -1071,7 +1148,7 @@ type UnpinReply struct {
 
 func (x *UnpinReply) Reset() {
 	*x = UnpinReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[17]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1160,7 @@ func (x *UnpinReply) String() string {
 func (*UnpinReply) ProtoMessage() {}
 
 func (x *UnpinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[17]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1173,7 @@ func (x *UnpinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpinReply.ProtoReflect.Descriptor instead.
 func (*UnpinReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{17}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UnpinReply) GetUnpinned() *Found {
@@ -1115,7 +1192,7 @@ type PrefetchRequest struct {
 
 func (x *PrefetchRequest) Reset() {
 	*x = PrefetchRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[18]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1127,7 +1204,7 @@ func (x *PrefetchRequest) String() string {
 func (*PrefetchRequest) ProtoMessage() {}
 
 func (x *PrefetchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[18]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1140,7 +1217,7 @@ func (x *PrefetchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefetchRequest.ProtoReflect.Descriptor instead.
 func (*PrefetchRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{18}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PrefetchRequest) GetKeys() *Keys {
@@ -1162,7 +1239,7 @@ type PrefetchReply struct {
 
 func (x *PrefetchReply) Reset() {
 	*x = PrefetchReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[19]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1251,7 @@ func (x *PrefetchReply) String() string {
 func (*PrefetchReply) ProtoMessage() {}
 
 func (x *PrefetchReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[19]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1264,7 @@ func (x *PrefetchReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefetchReply.ProtoReflect.Descriptor instead.
 func (*PrefetchReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{19}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PrefetchReply) GetBegunChunks() uint64 {
@@ -1220,7 +1297,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[20]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1232,7 +1309,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[20]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1245,7 +1322,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{20}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RemoveRequest) GetNamespace() []byte {
@@ -1324,7 +1401,7 @@ type RemoveReply struct {
 
 func (x *RemoveReply) Reset() {
 	*x = RemoveReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[21]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1413,7 @@ func (x *RemoveReply) String() string {
 func (*RemoveReply) ProtoMessage() {}
 
 func (x *RemoveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[21]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1426,7 @@ func (x *RemoveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveReply.ProtoReflect.Descriptor instead.
 func (*RemoveReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{21}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RemoveReply) GetRemoved() *Amount {
@@ -1378,7 +1455,7 @@ type SetQuotaRequest struct {
 
 func (x *SetQuotaRequest) Reset() {
 	*x = SetQuotaRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[22]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1390,7 +1467,7 @@ func (x *SetQuotaRequest) String() string {
 func (*SetQuotaRequest) ProtoMessage() {}
 
 func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[22]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1403,7 +1480,7 @@ func (x *SetQuotaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaRequest.ProtoReflect.Descriptor instead.
 func (*SetQuotaRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{22}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SetQuotaRequest) GetNamespace() []byte {
@@ -1435,7 +1512,7 @@ type SetQuotaReply struct {
 
 func (x *SetQuotaReply) Reset() {
 	*x = SetQuotaReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[23]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1447,7 +1524,7 @@ func (x *SetQuotaReply) String() string {
 func (*SetQuotaReply) ProtoMessage() {}
 
 func (x *SetQuotaReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[23]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1460,7 +1537,7 @@ func (x *SetQuotaReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetQuotaReply.ProtoReflect.Descriptor instead.
 func (*SetQuotaReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{23}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{24}
 }
 
 type ListQuotasRequest struct {
@@ -1471,7 +1548,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[24]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1483,7 +1560,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[24]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1496,7 +1573,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{24}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type ListQuotasReply struct {
@@ -1508,7 +1585,7 @@ type ListQuotasReply struct {
 
 func (x *ListQuotasReply) Reset() {
 	*x = ListQuotasReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[25]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1520,7 +1597,7 @@ func (x *ListQuotasReply) String() string {
 func (*ListQuotasReply) ProtoMessage() {}
 
 func (x *ListQuotasReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[25]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1533,7 +1610,7 @@ func (x *ListQuotasReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasReply.ProtoReflect.Descriptor instead.
 func (*ListQuotasReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{25}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListQuotasReply) GetQuotas() []*ListQuotasReply_Entry {
@@ -1553,7 +1630,7 @@ type SetTTLRequest struct {
 
 func (x *SetTTLRequest) Reset() {
 	*x = SetTTLRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[26]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1565,7 +1642,7 @@ func (x *SetTTLRequest) String() string {
 func (*SetTTLRequest) ProtoMessage() {}
 
 func (x *SetTTLRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[26]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1578,7 +1655,7 @@ func (x *SetTTLRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTTLRequest.ProtoReflect.Descriptor instead.
 func (*SetTTLRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{26}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SetTTLRequest) GetNamespace() []byte {
@@ -1603,7 +1680,7 @@ type SetTTLReply struct {
 
 func (x *SetTTLReply) Reset() {
 	*x = SetTTLReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[27]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1615,7 +1692,7 @@ func (x *SetTTLReply) String() string {
 func (*SetTTLReply) ProtoMessage() {}
 
 func (x *SetTTLReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[27]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1628,7 +1705,7 @@ func (x *SetTTLReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTTLReply.ProtoReflect.Descriptor instead.
 func (*SetTTLReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{27}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{28}
 }
 
 type SetDrainingRequest struct {
@@ -1640,7 +1717,7 @@ type SetDrainingRequest struct {
 
 func (x *SetDrainingRequest) Reset() {
 	*x = SetDrainingRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[28]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1729,7 @@ func (x *SetDrainingRequest) String() string {
 func (*SetDrainingRequest) ProtoMessage() {}
 
 func (x *SetDrainingRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[28]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1742,7 @@ func (x *SetDrainingRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDrainingRequest.ProtoReflect.Descriptor instead.
 func (*SetDrainingRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{28}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetDrainingRequest) GetDraining() bool {
@@ -1684,7 +1761,7 @@ type SetDrainingReply struct {
 
 func (x *SetDrainingReply) Reset() {
 	*x = SetDrainingReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[29]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1696,7 +1773,7 @@ func (x *SetDrainingReply) String() string {
 func (*SetDrainingReply) ProtoMessage() {}
 
 func (x *SetDrainingReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[29]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1709,7 +1786,7 @@ func (x *SetDrainingReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetDrainingReply.ProtoReflect.Descriptor instead.
 func (*SetDrainingReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{29}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetDrainingReply) GetOpenPuts() uint64 {
@@ -1727,7 +1804,7 @@ type GetConfigurationRequest struct {
 
 func (x *GetConfigurationRequest) Reset() {
 	*x = GetConfigurationRequest{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[30]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1739,7 +1816,7 @@ func (x *GetConfigurationRequest) String() string {
 func (*GetConfigurationRequest) ProtoMessage() {}
 
 func (x *GetConfigurationRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[30]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1752,7 +1829,7 @@ func (x *GetConfigurationRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigurationRequest.ProtoReflect.Descriptor instead.
 func (*GetConfigurationRequest) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{30}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{31}
 }
 
 type GetConfigurationReply struct {
@@ -1764,7 +1841,7 @@ type GetConfigurationReply struct {
 
 func (x *GetConfigurationReply) Reset() {
 	*x = GetConfigurationReply{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[31]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1776,7 +1853,7 @@ func (x *GetConfigurationReply) String() string {
 func (*GetConfigurationReply) ProtoMessage() {}
 
 func (x *GetConfigurationReply) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[31]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1789,7 +1866,7 @@ func (x *GetConfigurationReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigurationReply.ProtoReflect.Descriptor instead.
 func (*GetConfigurationReply) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{31}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *GetConfigurationReply) GetSettings() []*GetConfigurationReply_Setting {
@@ -1814,7 +1891,7 @@ type ListNamespacesReply_Entry struct {
 
 func (x *ListNamespacesReply_Entry) Reset() {
 	*x = ListNamespacesReply_Entry{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[32]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1903,7 @@ func (x *ListNamespacesReply_Entry) String() string {
 func (*ListNamespacesReply_Entry) ProtoMessage() {}
 
 func (x *ListNamespacesReply_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[32]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1898,7 +1975,7 @@ type GetUsageReply_Entry struct {
 
 func (x *GetUsageReply_Entry) Reset() {
 	*x = GetUsageReply_Entry{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[34]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1910,7 +1987,7 @@ func (x *GetUsageReply_Entry) String() string {
 func (*GetUsageReply_Entry) ProtoMessage() {}
 
 func (x *GetUsageReply_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[34]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1923,7 +2000,7 @@ func (x *GetUsageReply_Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetUsageReply_Entry.ProtoReflect.Descriptor instead.
 func (*GetUsageReply_Entry) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{9, 0}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{10, 0}
 }
 
 func (x *GetUsageReply_Entry) GetNamespace() []byte {
@@ -1985,7 +2062,7 @@ type TopPrefixesReply_Entry struct {
 
 func (x *TopPrefixesReply_Entry) Reset() {
 	*x = TopPrefixesReply_Entry{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[35]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2074,7 @@ func (x *TopPrefixesReply_Entry) String() string {
 func (*TopPrefixesReply_Entry) ProtoMessage() {}
 
 func (x *TopPrefixesReply_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[35]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2087,7 @@ func (x *TopPrefixesReply_Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TopPrefixesReply_Entry.ProtoReflect.Descriptor instead.
 func (*TopPrefixesReply_Entry) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{11, 0}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{12, 0}
 }
 
 func (x *TopPrefixesReply_Entry) GetNamespace() []byte {
@@ -2073,7 +2150,7 @@ type RemoveRequest_Hashes struct {
 
 func (x *RemoveRequest_Hashes) Reset() {
 	*x = RemoveRequest_Hashes{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[36]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2162,7 @@ func (x *RemoveRequest_Hashes) String() string {
 func (*RemoveRequest_Hashes) ProtoMessage() {}
 
 func (x *RemoveRequest_Hashes) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[36]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2175,7 @@ func (x *RemoveRequest_Hashes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest_Hashes.ProtoReflect.Descriptor instead.
 func (*RemoveRequest_Hashes) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{20, 0}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *RemoveRequest_Hashes) GetHashes() []byte {
@@ -2128,7 +2205,7 @@ type ListQuotasReply_Entry struct {
 
 func (x *ListQuotasReply_Entry) Reset() {
 	*x = ListQuotasReply_Entry{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[37]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2217,7 @@ func (x *ListQuotasReply_Entry) String() string {
 func (*ListQuotasReply_Entry) ProtoMessage() {}
 
 func (x *ListQuotasReply_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[37]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2230,7 @@ func (x *ListQuotasReply_Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasReply_Entry.ProtoReflect.Descriptor instead.
 func (*ListQuotasReply_Entry) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{25, 0}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{26, 0}
 }
 
 func (x *ListQuotasReply_Entry) GetNamespace() []byte {
@@ -2204,7 +2281,7 @@ type GetConfigurationReply_Setting struct {
 
 func (x *GetConfigurationReply_Setting) Reset() {
 	*x = GetConfigurationReply_Setting{}
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[38]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2293,7 @@ func (x *GetConfigurationReply_Setting) String() string {
 func (*GetConfigurationReply_Setting) ProtoMessage() {}
 
 func (x *GetConfigurationReply_Setting) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[38]
+	mi := &file_internal_admin_adminpb_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2306,7 @@ func (x *GetConfigurationReply_Setting) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetConfigurationReply_Setting.ProtoReflect.Descriptor instead.
 func (*GetConfigurationReply_Setting) Descriptor() ([]byte, []int) {
-	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{31, 0}
+	return file_internal_admin_adminpb_admin_proto_rawDescGZIP(), []int{32, 0}
 }
 
 func (x *GetConfigurationReply_Setting) GetSection() string {
@@ -2295,7 +2372,7 @@ const file_internal_admin_adminpb_admin_proto_rawDesc = "" +
 	"\fpinned_bytes\x18\x05 \x01(\x04R\vpinnedBytes\x12\x1f\n" +
 	"\vquota_bytes\x18\x06 \x01(\x04R\n" +
 	"quotaBytes\"\x11\n" +
-	"\x0fGetStatsRequest\"\xef\x06\n" +
+	"\x0fGetStatsRequest\"\xac\a\n" +
 	"\rGetStatsReply\x12%\n" +
 	"\x0ecapacity_bytes\x18\x01 \x01(\x04R\rcapacityBytes\x12%\n" +
 	"\x0eprepared_bytes\x18\x02 \x01(\x04R\rpreparedBytes\x12\x1d\n" +
@@ -2324,10 +2401,19 @@ const file_internal_admin_adminpb_admin_proto_rawDesc = "" +
 	"\x13disk_capacity_bytes\x18\x12 \x01(\x04R\x11diskCapacityBytes\x12&\n" +
 	"\x0fdisk_used_bytes\x18\x13 \x01(\x04R\rdiskUsedBytes\x12\x1f\n" +
 	"\vdisk_chunks\x18\x14 \x01(\x04R\n" +
-	"diskChunks\x1a;\n" +
+	"diskChunks\x12;\n" +
+	"\x05nodes\x18\x15 \x03(\v2%.mooncake_sidecar.admin.v1.NodeMemoryR\x05nodes\x1a;\n" +
 	"\rCountersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"O\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value:\x028\x01\"\x9b\x01\n" +
+	"\n" +
+	"NodeMemory\x12\x17\n" +
+	"\x04node\x18\x01 \x01(\rH\x00R\x04node\x88\x01\x01\x12%\n" +
+	"\x0ecapacity_bytes\x18\x02 \x01(\x04R\rcapacityBytes\x12%\n" +
+	"\x0eprepared_bytes\x18\x03 \x01(\x04R\rpreparedBytes\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\x04 \x01(\x04R\tusedBytesB\a\n" +
+	"\x05_node\"O\n" +
 	"\tMissRatio\x12#\n" +
 	"\rmemory_factor\x18\x01 \x01(\x01R\fmemoryFactor\x12\x1d\n" +
 	"\n" +
@@ -2467,7 +2553,7 @@ func file_internal_admin_adminpb_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_admin_adminpb_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_internal_admin_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_internal_admin_adminpb_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_internal_admin_adminpb_admin_proto_goTypes = []any{
 	(PinRequest_Kind)(0),                  // 0: mooncake_sidecar.admin.v1.PinRequest.Kind
 	(*Amount)(nil),                        // 1: mooncake_sidecar.admin.v1.Amount
@@ -2477,94 +2563,96 @@ var file_internal_admin_adminpb_admin_proto_goTypes = []any{
 	(*ListNamespacesReply)(nil),           // 5: mooncake_sidecar.admin.v1.ListNamespacesReply
 	(*GetStatsRequest)(nil),               // 6: mooncake_sidecar.admin.v1.GetStatsRequest
 	(*GetStatsReply)(nil),                 // 7: mooncake_sidecar.admin.v1.GetStatsReply
-	(*MissRatio)(nil),                     // 8: mooncake_sidecar.admin.v1.MissRatio
-	(*GetUsageRequest)(nil),               // 9: mooncake_sidecar.admin.v1.GetUsageRequest
-	(*GetUsageReply)(nil),                 // 10: mooncake_sidecar.admin.v1.GetUsageReply
-	(*TopPrefixesRequest)(nil),            // 11: mooncake_sidecar.admin.v1.TopPrefixesRequest
-	(*TopPrefixesReply)(nil),              // 12: mooncake_sidecar.admin.v1.TopPrefixesReply
-	(*EvictRequest)(nil),                  // 13: mooncake_sidecar.admin.v1.EvictRequest
-	(*EvictReply)(nil),                    // 14: mooncake_sidecar.admin.v1.EvictReply
-	(*PinRequest)(nil),                    // 15: mooncake_sidecar.admin.v1.PinRequest
-	(*PinReply)(nil),                      // 16: mooncake_sidecar.admin.v1.PinReply
-	(*UnpinRequest)(nil),                  // 17: mooncake_sidecar.admin.v1.UnpinRequest
-	(*UnpinReply)(nil),                    // 18: mooncake_sidecar.admin.v1.UnpinReply
-	(*PrefetchRequest)(nil),               // 19: mooncake_sidecar.admin.v1.PrefetchRequest
-	(*PrefetchReply)(nil),                 // 20: mooncake_sidecar.admin.v1.PrefetchReply
-	(*RemoveRequest)(nil),                 // 21: mooncake_sidecar.admin.v1.RemoveRequest
-	(*RemoveReply)(nil),                   // 22: mooncake_sidecar.admin.v1.RemoveReply
-	(*SetQuotaRequest)(nil),               // 23: mooncake_sidecar.admin.v1.SetQuotaRequest
-	(*SetQuotaReply)(nil),                 // 24: mooncake_sidecar.admin.v1.SetQuotaReply
-	(*ListQuotasRequest)(nil),             // 25: mooncake_sidecar.admin.v1.ListQuotasRequest
-	(*ListQuotasReply)(nil),               // 26: mooncake_sidecar.admin.v1.ListQuotasReply
-	(*SetTTLRequest)(nil),                 // 27: mooncake_sidecar.admin.v1.SetTTLRequest
-	(*SetTTLReply)(nil),                   // 28: mooncake_sidecar.admin.v1.SetTTLReply
-	(*SetDrainingRequest)(nil),            // 29: mooncake_sidecar.admin.v1.SetDrainingRequest
-	(*SetDrainingReply)(nil),              // 30: mooncake_sidecar.admin.v1.SetDrainingReply
-	(*GetConfigurationRequest)(nil),       // 31: mooncake_sidecar.admin.v1.GetConfigurationRequest
-	(*GetConfigurationReply)(nil),         // 32: mooncake_sidecar.admin.v1.GetConfigurationReply
-	(*ListNamespacesReply_Entry)(nil),     // 33: mooncake_sidecar.admin.v1.ListNamespacesReply.Entry
-	nil,                                   // 34: mooncake_sidecar.admin.v1.GetStatsReply.CountersEntry
-	(*GetUsageReply_Entry)(nil),           // 35: mooncake_sidecar.admin.v1.GetUsageReply.Entry
-	(*TopPrefixesReply_Entry)(nil),        // 36: mooncake_sidecar.admin.v1.TopPrefixesReply.Entry
-	(*RemoveRequest_Hashes)(nil),          // 37: mooncake_sidecar.admin.v1.RemoveRequest.Hashes
-	(*ListQuotasReply_Entry)(nil),         // 38: mooncake_sidecar.admin.v1.ListQuotasReply.Entry
-	(*GetConfigurationReply_Setting)(nil), // 39: mooncake_sidecar.admin.v1.GetConfigurationReply.Setting
+	(*NodeMemory)(nil),                    // 8: mooncake_sidecar.admin.v1.NodeMemory
+	(*MissRatio)(nil),                     // 9: mooncake_sidecar.admin.v1.MissRatio
+	(*GetUsageRequest)(nil),               // 10: mooncake_sidecar.admin.v1.GetUsageRequest
+	(*GetUsageReply)(nil),                 // 11: mooncake_sidecar.admin.v1.GetUsageReply
+	(*TopPrefixesRequest)(nil),            // 12: mooncake_sidecar.admin.v1.TopPrefixesRequest
+	(*TopPrefixesReply)(nil),              // 13: mooncake_sidecar.admin.v1.TopPrefixesReply
+	(*EvictRequest)(nil),                  // 14: mooncake_sidecar.admin.v1.EvictRequest
+	(*EvictReply)(nil),                    // 15: mooncake_sidecar.admin.v1.EvictReply
+	(*PinRequest)(nil),                    // 16: mooncake_sidecar.admin.v1.PinRequest
+	(*PinReply)(nil),                      // 17: mooncake_sidecar.admin.v1.PinReply
+	(*UnpinRequest)(nil),                  // 18: mooncake_sidecar.admin.v1.UnpinRequest
+	(*UnpinReply)(nil),                    // 19: mooncake_sidecar.admin.v1.UnpinReply
+	(*PrefetchRequest)(nil),               // 20: mooncake_sidecar.admin.v1.PrefetchRequest
+	(*PrefetchReply)(nil),                 // 21: mooncake_sidecar.admin.v1.PrefetchReply
+	(*RemoveRequest)(nil),                 // 22: mooncake_sidecar.admin.v1.RemoveRequest
+	(*RemoveReply)(nil),                   // 23: mooncake_sidecar.admin.v1.RemoveReply
+	(*SetQuotaRequest)(nil),               // 24: mooncake_sidecar.admin.v1.SetQuotaRequest
+	(*SetQuotaReply)(nil),                 // 25: mooncake_sidecar.admin.v1.SetQuotaReply
+	(*ListQuotasRequest)(nil),             // 26: mooncake_sidecar.admin.v1.ListQuotasRequest
+	(*ListQuotasReply)(nil),               // 27: mooncake_sidecar.admin.v1.ListQuotasReply
+	(*SetTTLRequest)(nil),                 // 28: mooncake_sidecar.admin.v1.SetTTLRequest
+	(*SetTTLReply)(nil),                   // 29: mooncake_sidecar.admin.v1.SetTTLReply
+	(*SetDrainingRequest)(nil),            // 30: mooncake_sidecar.admin.v1.SetDrainingRequest
+	(*SetDrainingReply)(nil),              // 31: mooncake_sidecar.admin.v1.SetDrainingReply
+	(*GetConfigurationRequest)(nil),       // 32: mooncake_sidecar.admin.v1.GetConfigurationRequest
+	(*GetConfigurationReply)(nil),         // 33: mooncake_sidecar.admin.v1.GetConfigurationReply
+	(*ListNamespacesReply_Entry)(nil),     // 34: mooncake_sidecar.admin.v1.ListNamespacesReply.Entry
+	nil,                                   // 35: mooncake_sidecar.admin.v1.GetStatsReply.CountersEntry
+	(*GetUsageReply_Entry)(nil),           // 36: mooncake_sidecar.admin.v1.GetUsageReply.Entry
+	(*TopPrefixesReply_Entry)(nil),        // 37: mooncake_sidecar.admin.v1.TopPrefixesReply.Entry
+	(*RemoveRequest_Hashes)(nil),          // 38: mooncake_sidecar.admin.v1.RemoveRequest.Hashes
+	(*ListQuotasReply_Entry)(nil),         // 39: mooncake_sidecar.admin.v1.ListQuotasReply.Entry
+	(*GetConfigurationReply_Setting)(nil), // 40: mooncake_sidecar.admin.v1.GetConfigurationReply.Setting
 }
 var file_internal_admin_adminpb_admin_proto_depIdxs = []int32{
 	1,  // 0: mooncake_sidecar.admin.v1.Found.amount:type_name -> mooncake_sidecar.admin.v1.Amount
-	33, // 1: mooncake_sidecar.admin.v1.ListNamespacesReply.namespaces:type_name -> mooncake_sidecar.admin.v1.ListNamespacesReply.Entry
+	34, // 1: mooncake_sidecar.admin.v1.ListNamespacesReply.namespaces:type_name -> mooncake_sidecar.admin.v1.ListNamespacesReply.Entry
 	1,  // 2: mooncake_sidecar.admin.v1.GetStatsReply.stored:type_name -> mooncake_sidecar.admin.v1.Amount
-	34, // 3: mooncake_sidecar.admin.v1.GetStatsReply.counters:type_name -> mooncake_sidecar.admin.v1.GetStatsReply.CountersEntry
-	8,  // 4: mooncake_sidecar.admin.v1.GetStatsReply.miss_ratios:type_name -> mooncake_sidecar.admin.v1.MissRatio
-	35, // 5: mooncake_sidecar.admin.v1.GetUsageReply.entries:type_name -> mooncake_sidecar.admin.v1.GetUsageReply.Entry
-	36, // 6: mooncake_sidecar.admin.v1.TopPrefixesReply.prefixes:type_name -> mooncake_sidecar.admin.v1.TopPrefixesReply.Entry
-	1,  // 7: mooncake_sidecar.admin.v1.EvictReply.evicted:type_name -> mooncake_sidecar.admin.v1.Amount
-	2,  // 8: mooncake_sidecar.admin.v1.PinRequest.keys:type_name -> mooncake_sidecar.admin.v1.Keys
-	0,  // 9: mooncake_sidecar.admin.v1.PinRequest.kind:type_name -> mooncake_sidecar.admin.v1.PinRequest.Kind
-	3,  // 10: mooncake_sidecar.admin.v1.PinReply.pinned:type_name -> mooncake_sidecar.admin.v1.Found
-	2,  // 11: mooncake_sidecar.admin.v1.UnpinRequest.keys:type_name -> mooncake_sidecar.admin.v1.Keys
-	3,  // 12: mooncake_sidecar.admin.v1.UnpinReply.unpinned:type_name -> mooncake_sidecar.admin.v1.Found
-	2,  // 13: mooncake_sidecar.admin.v1.PrefetchRequest.keys:type_name -> mooncake_sidecar.admin.v1.Keys
-	37, // 14: mooncake_sidecar.admin.v1.RemoveRequest.hashes:type_name -> mooncake_sidecar.admin.v1.RemoveRequest.Hashes
-	1,  // 15: mooncake_sidecar.admin.v1.RemoveReply.removed:type_name -> mooncake_sidecar.admin.v1.Amount
-	38, // 16: mooncake_sidecar.admin.v1.ListQuotasReply.quotas:type_name -> mooncake_sidecar.admin.v1.ListQuotasReply.Entry
-	39, // 17: mooncake_sidecar.admin.v1.GetConfigurationReply.settings:type_name -> mooncake_sidecar.admin.v1.GetConfigurationReply.Setting
-	1,  // 18: mooncake_sidecar.admin.v1.ListNamespacesReply.Entry.amount:type_name -> mooncake_sidecar.admin.v1.Amount
-	1,  // 19: mooncake_sidecar.admin.v1.GetUsageReply.Entry.amount:type_name -> mooncake_sidecar.admin.v1.Amount
-	1,  // 20: mooncake_sidecar.admin.v1.TopPrefixesReply.Entry.amount:type_name -> mooncake_sidecar.admin.v1.Amount
-	4,  // 21: mooncake_sidecar.admin.v1.Admin.ListNamespaces:input_type -> mooncake_sidecar.admin.v1.ListNamespacesRequest
-	6,  // 22: mooncake_sidecar.admin.v1.Admin.GetStats:input_type -> mooncake_sidecar.admin.v1.GetStatsRequest
-	9,  // 23: mooncake_sidecar.admin.v1.Admin.GetUsage:input_type -> mooncake_sidecar.admin.v1.GetUsageRequest
-	11, // 24: mooncake_sidecar.admin.v1.Admin.TopPrefixes:input_type -> mooncake_sidecar.admin.v1.TopPrefixesRequest
-	25, // 25: mooncake_sidecar.admin.v1.Admin.ListQuotas:input_type -> mooncake_sidecar.admin.v1.ListQuotasRequest
-	31, // 26: mooncake_sidecar.admin.v1.Admin.GetConfiguration:input_type -> mooncake_sidecar.admin.v1.GetConfigurationRequest
-	13, // 27: mooncake_sidecar.admin.v1.Admin.Evict:input_type -> mooncake_sidecar.admin.v1.EvictRequest
-	15, // 28: mooncake_sidecar.admin.v1.Admin.Pin:input_type -> mooncake_sidecar.admin.v1.PinRequest
-	17, // 29: mooncake_sidecar.admin.v1.Admin.Unpin:input_type -> mooncake_sidecar.admin.v1.UnpinRequest
-	19, // 30: mooncake_sidecar.admin.v1.Admin.Prefetch:input_type -> mooncake_sidecar.admin.v1.PrefetchRequest
-	21, // 31: mooncake_sidecar.admin.v1.Admin.Remove:input_type -> mooncake_sidecar.admin.v1.RemoveRequest
-	23, // 32: mooncake_sidecar.admin.v1.Admin.SetQuota:input_type -> mooncake_sidecar.admin.v1.SetQuotaRequest
-	27, // 33: mooncake_sidecar.admin.v1.Admin.SetTTL:input_type -> mooncake_sidecar.admin.v1.SetTTLRequest
-	29, // 34: mooncake_sidecar.admin.v1.Admin.SetDraining:input_type -> mooncake_sidecar.admin.v1.SetDrainingRequest
-	5,  // 35: mooncake_sidecar.admin.v1.Admin.ListNamespaces:output_type -> mooncake_sidecar.admin.v1.ListNamespacesReply
-	7,  // 36: mooncake_sidecar.admin.v1.Admin.GetStats:output_type -> mooncake_sidecar.admin.v1.GetStatsReply
-	10, // 37: mooncake_sidecar.admin.v1.Admin.GetUsage:output_type -> mooncake_sidecar.admin.v1.GetUsageReply
-	12, // 38: mooncake_sidecar.admin.v1.Admin.TopPrefixes:output_type -> mooncake_sidecar.admin.v1.TopPrefixesReply
-	26, // 39: mooncake_sidecar.admin.v1.Admin.ListQuotas:output_type -> mooncake_sidecar.admin.v1.ListQuotasReply
-	32, // 40: mooncake_sidecar.admin.v1.Admin.GetConfiguration:output_type -> mooncake_sidecar.admin.v1.GetConfigurationReply
-	14, // 41: mooncake_sidecar.admin.v1.Admin.Evict:output_type -> mooncake_sidecar.admin.v1.EvictReply
-	16, // 42: mooncake_sidecar.admin.v1.Admin.Pin:output_type -> mooncake_sidecar.admin.v1.PinReply
-	18, // 43: mooncake_sidecar.admin.v1.Admin.Unpin:output_type -> mooncake_sidecar.admin.v1.UnpinReply
-	20, // 44: mooncake_sidecar.admin.v1.Admin.Prefetch:output_type -> mooncake_sidecar.admin.v1.PrefetchReply
-	22, // 45: mooncake_sidecar.admin.v1.Admin.Remove:output_type -> mooncake_sidecar.admin.v1.RemoveReply
-	24, // 46: mooncake_sidecar.admin.v1.Admin.SetQuota:output_type -> mooncake_sidecar.admin.v1.SetQuotaReply
-	28, // 47: mooncake_sidecar.admin.v1.Admin.SetTTL:output_type -> mooncake_sidecar.admin.v1.SetTTLReply
-	30, // 48: mooncake_sidecar.admin.v1.Admin.SetDraining:output_type -> mooncake_sidecar.admin.v1.SetDrainingReply
-	35, // [35:49] is the sub-list for method output_type
-	21, // [21:35] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	35, // 3: mooncake_sidecar.admin.v1.GetStatsReply.counters:type_name -> mooncake_sidecar.admin.v1.GetStatsReply.CountersEntry
+	9,  // 4: mooncake_sidecar.admin.v1.GetStatsReply.miss_ratios:type_name -> mooncake_sidecar.admin.v1.MissRatio
+	8,  // 5: mooncake_sidecar.admin.v1.GetStatsReply.nodes:type_name -> mooncake_sidecar.admin.v1.NodeMemory
+	36, // 6: mooncake_sidecar.admin.v1.GetUsageReply.entries:type_name -> mooncake_sidecar.admin.v1.GetUsageReply.Entry
+	37, // 7: mooncake_sidecar.admin.v1.TopPrefixesReply.prefixes:type_name -> mooncake_sidecar.admin.v1.TopPrefixesReply.Entry
+	1,  // 8: mooncake_sidecar.admin.v1.EvictReply.evicted:type_name -> mooncake_sidecar.admin.v1.Amount
+	2,  // 9: mooncake_sidecar.admin.v1.PinRequest.keys:type_name -> mooncake_sidecar.admin.v1.Keys
+	0,  // 10: mooncake_sidecar.admin.v1.PinRequest.kind:type_name -> mooncake_sidecar.admin.v1.PinRequest.Kind
+	3,  // 11: mooncake_sidecar.admin.v1.PinReply.pinned:type_name -> mooncake_sidecar.admin.v1.Found
+	2,  // 12: mooncake_sidecar.admin.v1.UnpinRequest.keys:type_name -> mooncake_sidecar.admin.v1.Keys
+	3,  // 13: mooncake_sidecar.admin.v1.UnpinReply.unpinned:type_name -> mooncake_sidecar.admin.v1.Found
+	2,  // 14: mooncake_sidecar.admin.v1.PrefetchRequest.keys:type_name -> mooncake_sidecar.admin.v1.Keys
+	38, // 15: mooncake_sidecar.admin.v1.RemoveRequest.hashes:type_name -> mooncake_sidecar.admin.v1.RemoveRequest.Hashes
+	1,  // 16: mooncake_sidecar.admin.v1.RemoveReply.removed:type_name -> mooncake_sidecar.admin.v1.Amount
+	39, // 17: mooncake_sidecar.admin.v1.ListQuotasReply.quotas:type_name -> mooncake_sidecar.admin.v1.ListQuotasReply.Entry
+	40, // 18: mooncake_sidecar.admin.v1.GetConfigurationReply.settings:type_name -> mooncake_sidecar.admin.v1.GetConfigurationReply.Setting
+	1,  // 19: mooncake_sidecar.admin.v1.ListNamespacesReply.Entry.amount:type_name -> mooncake_sidecar.admin.v1.Amount
+	1,  // 20: mooncake_sidecar.admin.v1.GetUsageReply.Entry.amount:type_name -> mooncake_sidecar.admin.v1.Amount
+	1,  // 21: mooncake_sidecar.admin.v1.TopPrefixesReply.Entry.amount:type_name -> mooncake_sidecar.admin.v1.Amount
+	4,  // 22: mooncake_sidecar.admin.v1.Admin.ListNamespaces:input_type -> mooncake_sidecar.admin.v1.ListNamespacesRequest
+	6,  // 23: mooncake_sidecar.admin.v1.Admin.GetStats:input_type -> mooncake_sidecar.admin.v1.GetStatsRequest
+	10, // 24: mooncake_sidecar.admin.v1.Admin.GetUsage:input_type -> mooncake_sidecar.admin.v1.GetUsageRequest
+	12, // 25: mooncake_sidecar.admin.v1.Admin.TopPrefixes:input_type -> mooncake_sidecar.admin.v1.TopPrefixesRequest
+	26, // 26: mooncake_sidecar.admin.v1.Admin.ListQuotas:input_type -> mooncake_sidecar.admin.v1.ListQuotasRequest
+	32, // 27: mooncake_sidecar.admin.v1.Admin.GetConfiguration:input_type -> mooncake_sidecar.admin.v1.GetConfigurationRequest
+	14, // 28: mooncake_sidecar.admin.v1.Admin.Evict:input_type -> mooncake_sidecar.admin.v1.EvictRequest
+	16, // 29: mooncake_sidecar.admin.v1.Admin.Pin:input_type -> mooncake_sidecar.admin.v1.PinRequest
+	18, // 30: mooncake_sidecar.admin.v1.Admin.Unpin:input_type -> mooncake_sidecar.admin.v1.UnpinRequest
+	20, // 31: mooncake_sidecar.admin.v1.Admin.Prefetch:input_type -> mooncake_sidecar.admin.v1.PrefetchRequest
+	22, // 32: mooncake_sidecar.admin.v1.Admin.Remove:input_type -> mooncake_sidecar.admin.v1.RemoveRequest
+	24, // 33: mooncake_sidecar.admin.v1.Admin.SetQuota:input_type -> mooncake_sidecar.admin.v1.SetQuotaRequest
+	28, // 34: mooncake_sidecar.admin.v1.Admin.SetTTL:input_type -> mooncake_sidecar.admin.v1.SetTTLRequest
+	30, // 35: mooncake_sidecar.admin.v1.Admin.SetDraining:input_type -> mooncake_sidecar.admin.v1.SetDrainingRequest
+	5,  // 36: mooncake_sidecar.admin.v1.Admin.ListNamespaces:output_type -> mooncake_sidecar.admin.v1.ListNamespacesReply
+	7,  // 37: mooncake_sidecar.admin.v1.Admin.GetStats:output_type -> mooncake_sidecar.admin.v1.GetStatsReply
+	11, // 38: mooncake_sidecar.admin.v1.Admin.GetUsage:output_type -> mooncake_sidecar.admin.v1.GetUsageReply
+	13, // 39: mooncake_sidecar.admin.v1.Admin.TopPrefixes:output_type -> mooncake_sidecar.admin.v1.TopPrefixesReply
+	27, // 40: mooncake_sidecar.admin.v1.Admin.ListQuotas:output_type -> mooncake_sidecar.admin.v1.ListQuotasReply
+	33, // 41: mooncake_sidecar.admin.v1.Admin.GetConfiguration:output_type -> mooncake_sidecar.admin.v1.GetConfigurationReply
+	15, // 42: mooncake_sidecar.admin.v1.Admin.Evict:output_type -> mooncake_sidecar.admin.v1.EvictReply
+	17, // 43: mooncake_sidecar.admin.v1.Admin.Pin:output_type -> mooncake_sidecar.admin.v1.PinReply
+	19, // 44: mooncake_sidecar.admin.v1.Admin.Unpin:output_type -> mooncake_sidecar.admin.v1.UnpinReply
+	21, // 45: mooncake_sidecar.admin.v1.Admin.Prefetch:output_type -> mooncake_sidecar.admin.v1.PrefetchReply
+	23, // 46: mooncake_sidecar.admin.v1.Admin.Remove:output_type -> mooncake_sidecar.admin.v1.RemoveReply
+	25, // 47: mooncake_sidecar.admin.v1.Admin.SetQuota:output_type -> mooncake_sidecar.admin.v1.SetQuotaReply
+	29, // 48: mooncake_sidecar.admin.v1.Admin.SetTTL:output_type -> mooncake_sidecar.admin.v1.SetTTLReply
+	31, // 49: mooncake_sidecar.admin.v1.Admin.SetDraining:output_type -> mooncake_sidecar.admin.v1.SetDrainingReply
+	36, // [36:50] is the sub-list for method output_type
+	22, // [22:36] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_internal_admin_adminpb_admin_proto_init() }
@@ -2572,7 +2660,8 @@ func file_internal_admin_adminpb_admin_proto_init() {
 	if File_internal_admin_adminpb_admin_proto != nil {
 		return
 	}
-	file_internal_admin_adminpb_admin_proto_msgTypes[20].OneofWrappers = []any{
+	file_internal_admin_adminpb_admin_proto_msgTypes[7].OneofWrappers = []any{}
+	file_internal_admin_adminpb_admin_proto_msgTypes[21].OneofWrappers = []any{
 		(*RemoveRequest_Everything)(nil),
 		(*RemoveRequest_Tag)(nil),
 		(*RemoveRequest_Hashes_)(nil),
@@ -2583,7 +2672,7 @@ func file_internal_admin_adminpb_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_admin_adminpb_admin_proto_rawDesc), len(file_internal_admin_adminpb_admin_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   39,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/mooncake-sidecar/sidecar/internal/admin/adminpb"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
@@ -117,6 +118,13 @@ func (s *Service) GetStats(context.Context, *adminpb.GetStatsRequest) (*adminpb.
 	}
 	if d := st.Disk; d != nil {
 		reply.DiskCapacityBytes, reply.DiskUsedBytes, reply.DiskChunks = d.CapacityBytes, d.UsedBytes, uint64(d.Chunks)
+	}
+	for _, n := range st.Nodes {
+		memory := &adminpb.NodeMemory{CapacityBytes: n.SizeBytes, PreparedBytes: n.CapacityBytes, UsedBytes: n.UsedBytes}
+		if n.Node >= 0 {
+			memory.Node = proto.Uint32(uint32(n.Node))
+		}
+		reply.Nodes = append(reply.Nodes, memory)
 	}
 	for _, r := range st.MissRatios {
 		reply.MissRatios = append(reply.MissRatios, &adminpb.MissRatio{MemoryFactor: r.MemoryFactor, MissRatio: r.Ratio})

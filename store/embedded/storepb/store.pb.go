@@ -242,7 +242,9 @@ type PutStartRequest struct {
 	TtlSeconds uint32 `protobuf:"varint,9,opt,name=ttl_seconds,json=ttlSeconds,proto3" json:"ttl_seconds,omitempty"`
 	// 1: evicted only when nothing else can go; 2: never, as long as such chunks
 	// stay within their share of the memory.
-	Pin           uint32 `protobuf:"varint,10,opt,name=pin,proto3" json:"pin,omitempty"`
+	Pin uint32 `protobuf:"varint,10,opt,name=pin,proto3" json:"pin,omitempty"`
+	// The NUMA node next to which the writer works, plus one; 0: not known.
+	NearNode      uint32 `protobuf:"varint,11,opt,name=near_node,json=nearNode,proto3" json:"near_node,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -343,6 +345,13 @@ func (x *PutStartRequest) GetTtlSeconds() uint32 {
 func (x *PutStartRequest) GetPin() uint32 {
 	if x != nil {
 		return x.Pin
+	}
+	return 0
+}
+
+func (x *PutStartRequest) GetNearNode() uint32 {
+	if x != nil {
+		return x.NearNode
 	}
 	return 0
 }
@@ -1412,7 +1421,7 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\asession\x18\x01 \x01(\v2\".mooncake_sidecar.store.v1.SessionR\asession\x12\x12\n" +
 	"\x04spec\x18\x02 \x01(\fR\x04spec\"X\n" +
 	"\x12OpenNamespaceReply\x12B\n" +
-	"\tnamespace\x18\x01 \x01(\v2$.mooncake_sidecar.store.v1.NamespaceR\tnamespace\"\xdb\x02\n" +
+	"\tnamespace\x18\x01 \x01(\v2$.mooncake_sidecar.store.v1.NamespaceR\tnamespace\"\xf8\x02\n" +
 	"\x0fPutStartRequest\x12<\n" +
 	"\asession\x18\x01 \x01(\v2\".mooncake_sidecar.store.v1.SessionR\asession\x12B\n" +
 	"\tnamespace\x18\x02 \x01(\v2$.mooncake_sidecar.store.v1.NamespaceR\tnamespace\x12\x19\n" +
@@ -1425,7 +1434,8 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\vttl_seconds\x18\t \x01(\rR\n" +
 	"ttlSeconds\x12\x10\n" +
 	"\x03pin\x18\n" +
-	" \x01(\rR\x03pin\"\x95\x01\n" +
+	" \x01(\rR\x03pin\x12\x1b\n" +
+	"\tnear_node\x18\v \x01(\rR\bnearNode\"\x95\x01\n" +
 	"\rPutStartReply\x12\x1a\n" +
 	"\bstatuses\x18\x01 \x01(\fR\bstatuses\x12\x18\n" +
 	"\atickets\x18\x02 \x03(\x06R\atickets\x12\x1a\n" +
