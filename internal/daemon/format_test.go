@@ -43,7 +43,7 @@ func TestAnOlderFormatStartsEmpty(t *testing.T) {
 	}
 	var log bytes.Buffer
 	info := connector.SegmentInfo{UUID: "89", Bytes: layout.FileBytes, DataOffset: layout.DataOffset}
-	master, segment, err := adoptOrCreate([]kept{{info: info, fd: fd, votes: 1}}, 4<<20, evict.Default, slog.New(slog.NewTextHandler(&log, nil)))
+	master, segment, err := adoptOrCreate([]kept{{info: info, fd: fd, votes: 1}}, 4<<20, storeOptions(evict.Default, nil, slog.New(slog.NewTextHandler(&log, nil))))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,8 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	defer ops.close() //nolint:contextcheck // ctx is over by then
 	ops.ready.SetProblem(checkStore, "the store is being opened")
 
-	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), cfg.EvictionPolicy, sup, log)
+	opts := storeOptions(cfg.EvictionPolicy, storeNodes(os.DirFS("/"), cfg.NUMA, log), log)
+	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), opts, sup)
 	if err != nil {
 		return err
 	}

@@ -31,14 +31,14 @@ const recoveryTimeout = time.Second
 // openStore adopts the segment that a worker of the runtime directory or the
 // service manager has kept, or makes a new one of that size. The service manager
 // has it from then on.
-func openStore(ctx context.Context, dir string, bytes uint64, policy string, sup *supervision, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
+func openStore(ctx context.Context, dir string, bytes uint64, opts *embedded.Options, sup *supervision) (*embedded.Master, *shm.Segment, error) {
 	sup.Extend(patienceForMemory)
-	known := sup.fromManager(log)
+	known := sup.fromManager(opts.Log)
 	names := make([]string, 0, len(known))
 	for i := range known {
 		names = append(names, known[i].name)
 	}
-	master, segment, err := adoptOrCreate(byVotes(append(known, keptSegments(ctx, dir, log)...)), bytes, policy, log)
+	master, segment, err := adoptOrCreate(byVotes(append(known, keptSegments(ctx, dir, opts.Log)...)), bytes, opts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -48,8 +48,7 @@ func openStore(ctx context.Context, dir string, bytes uint64, policy string, sup
 
 // adoptOrCreate takes the first of the kept segments that can be used. All are
 // closed but that one.
-func adoptOrCreate(found []kept, bytes uint64, policy string, log *slog.Logger) (*embedded.Master, *shm.Segment, error) {
-	opts := embedded.Options{Alive: proc.Alive, Now: proc.BootClock, Log: log, NewPolicy: newPolicy(policy)}
+func adoptOrCreate(found []kept, bytes uint64, opts *embedded.Options) (*embedded.Master, *shm.Segment, error) {
 	defer func() {
 		for i := range found {
 			found[i].close()
@@ -58,12 +57,17 @@ func adoptOrCreate(found []kept, bytes uint64, policy string, log *slog.Logger) 
 	for i := range found {
 		master, segment, err := adopt(&found[i], opts)
 		if err != nil {
-			log.Warn("a kept segment can't be used", "segment", found[i].info.UUID, "error", err)
+			opts.Log.Warn("a kept segment can't be used", "segment", found[i].info.UUID, "error", err)
 			continue
 		}
 		return master, segment, nil
 	}
 	return newStore(bytes, opts)
+}
+
+// storeOptions are the settings of the store for a policy's name.
+func storeOptions(policy string, nodes []embedded.NodeRoom, log *slog.Logger) *embedded.Options {
+	return &embedded.Options{Alive: proc.Alive, Now: proc.BootClock, Log: log, NewPolicy: newPolicy(policy), Nodes: nodes}
 }
 
 // newPolicy returns what makes the named eviction policy.
@@ -79,12 +83,12 @@ func newPolicy(name string) func(records int) evict.Policy {
 	}
 }
 
-func adopt(k *kept, opts embedded.Options) (*embedded.Master, *shm.Segment, error) {
+func adopt(k *kept, opts *embedded.Options) (*embedded.Master, *shm.Segment, error) {
 	segment, err := shm.OpenSegment(k.take(), k.info.Bytes)
 	if err != nil {
 		return nil, nil, err
 	}
-	master, found, err := embedded.Adopt(segment, opts)
+	master, found, err := embedded.Adopt(segment, *opts)
 	if err != nil {
 		return nil, nil, errors.Join(err, segment.Close())
 	}
@@ -93,7 +97,7 @@ func adopt(k *kept, opts embedded.Options) (*embedded.Master, *shm.Segment, erro
 	return master, segment, nil
 }
 
-func newStore(bytes uint64, opts embedded.Options) (*embedded.Master, *shm.Segment, error) {
+func newStore(bytes uint64, opts *embedded.Options) (*embedded.Master, *shm.Segment, error) {
 	var uuid [16]byte
 	_, _ = rand.Read(uuid[:]) // it never fails
 	layout, err := embedded.NewLayout(uuid, bytes)
@@ -107,7 +111,7 @@ func newStore(bytes uint64, opts embedded.Options) (*embedded.Master, *shm.Segme
 	if err != nil {
 		return nil, nil, err
 	}
-	master, err := embedded.Create(segment, layout, opts)
+	master, err := embedded.Create(segment, layout, *opts)
 	if err != nil {
 		return nil, nil, errors.Join(err, segment.Close())
 	}

@@ -74,10 +74,11 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	idle := newLinger(lingerTime(&cfg.Common), func() { stop(errIdle) })
 	defer idle.stop()
 	loadTimes, storeTimes := ops.registry.JobTimes()
+	host := nearDevice{Device: hostdev.Device{Background: background.Run, Cores: cores}, root: os.DirFS("/"), chunks: chunks, log: log}
 	server, err := worker.New(worker.Config{
 		Store:         chunks,
 		StoreReady:    chunks.Ready,
-		Devices:       map[string]worker.Device{"host": hostdev.Device{Background: background.Run, Cores: cores}},
+		Devices:       map[string]worker.Device{"host": host},
 		MapBoard:      mapBoard,
 		KeptSegments:  keptBy(chunks),
 		OnSessions:    idle.sessions,

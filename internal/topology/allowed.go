@@ -3,6 +3,7 @@ package topology
 import (
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 )
 
@@ -16,8 +17,14 @@ type Allowance struct {
 
 // Allowed reads what the process itself may use. A set is nil where procfs does
 // not say.
-func Allowed(root fs.FS) (Allowance, error) {
-	const name = "proc/self/status"
+func Allowed(root fs.FS) (Allowance, error) { return allowedIn(root, "proc/self/status") }
+
+// AllowedOf is the same of another process.
+func AllowedOf(root fs.FS, pid int) (Allowance, error) {
+	return allowedIn(root, "proc/"+strconv.Itoa(pid)+"/status")
+}
+
+func allowedIn(root fs.FS, name string) (Allowance, error) {
 	text, there, err := readText(root, name)
 	if err != nil || !there {
 		return Allowance{}, err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
@@ -79,6 +80,9 @@ type Client struct {
 	changed  chan struct{} // closed and replaced when session changes
 	closed   bool
 	warming  sync.WaitGroup // goroutines of warm
+	// nearNode is the number of the NUMA node next to which this process works plus
+	// one, 0 for unknown.
+	nearNode atomic.Uint32
 }
 
 // holding is a reference or a ticket that is open.
@@ -103,6 +107,9 @@ func New(cfg Config) *Client {
 		held: map[uint64]holding{}, changed: make(chan struct{}),
 	}
 }
+
+// SetNode says next to which NUMA node what is put comes from; -1: not known.
+func (c *Client) SetNode(node int) { c.nearNode.Store(uint32(node + 1)) }
 
 // Ready tells whether a session is open.
 func (c *Client) Ready() bool {
