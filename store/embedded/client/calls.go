@@ -69,6 +69,7 @@ func (c *Client) PutStart(ctx context.Context, ns store.Namespace, saltTag strin
 		req.Hashes = append(req.Hashes, it.Hash[:]...)
 		req.Parents = append(req.Parents, it.Parent[:]...)
 	}
+	req.NearNode = c.nearNode.Load()
 	reply, err := c.rpc.PutStart(ctx, req)
 	if err != nil {
 		return nil, c.fail(session, "put_start", err)
