@@ -191,6 +191,9 @@ func (t *Tier) noteResets(ctx context.Context, resets []byte) error {
 // noteRemovals marks records as removed and returns those that are left to do.
 func (t *Tier) noteRemovals(ctx context.Context, removals []removal) ([]removal, error) {
 	for i := range removals {
+		if ctx.Err() != nil {
+			return removals[i:], ErrClosed
+		}
 		p := removals[i].place
 		at := t.offset(p)
 		err := t.onControl(ctx, "mark removed", func(page []byte) error {

@@ -9,7 +9,7 @@
 //
 //	superblock | probe page | region 0 | region 1 | ...
 //	region: header page | record | record | ... | unused
-//	record: header (512 bytes) and the shards' bytes, up to a whole page
+//	record: header (640 bytes) and the shards' bytes, up to a whole page
 //
 // A record is a whole chunk, all shards of it, because a part of a chunk is of no
 // use to anybody: one read brings it back and one checksum each shard proves it.
@@ -51,5 +51,7 @@
 // come through. A call that hangs holds a lane, its buffer and a goroutine until
 // the kernel lets go, and nothing else: memory of the store is never the target
 // of I/O, so that it is free again at the deadline. A full disk stops the growth
-// of the file, not the tier.
+// of the file, not the tier: regions that are there are filled again, and now and
+// then it is asked for more. The end of the tier waits for the calls under way, and
+// no call is begun after it.
 package disk

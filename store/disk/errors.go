@@ -18,6 +18,8 @@ var (
 	ErrFull = errors.New("the disk is full")
 	// ErrClosed: the tier is being closed.
 	ErrClosed = errors.New("the disk tier is closed")
+	// ErrNoEntry: the tier can't tell more chunks, namespaces or salt tags apart.
+	ErrNoEntry = errors.New("the catalog of the disk tier is full")
 	// ErrSource: the bytes that were to be written are not those of the chunk's
 	// checksums.
 	ErrSource = errors.New("the chunk's bytes in memory are damaged")

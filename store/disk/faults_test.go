@@ -275,6 +275,7 @@ func TestHangAtEnd(t *testing.T) {
 		if !r.Fetch(keyFor(1), [][]byte{make([]byte, 4096)}, func(_ *disk.Chunk, err error) { done <- err }) {
 			t.Fatal("refused")
 		}
+		synctest.Wait() // it is under way
 		r.stop()
 		began := time.Now()
 		if err := <-r.done; err == nil || time.Since(began) > 5*time.Second {

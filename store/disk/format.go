@@ -12,15 +12,16 @@ import (
 
 // FormatVersion is the version of the files. Files of another version are not
 // read: the tier starts empty and says so.
-const FormatVersion = 1
+const FormatVersion = 2
 
 const (
 	// PageBytes is the unit of I/O and of places in the file.
 	PageBytes = 4096
 	// headerBytes is the length of a record's header, in front of the first shard.
-	headerBytes = 512
-	// MaxTagBytes is the longest salt tag that a record keeps.
-	MaxTagBytes = 64
+	headerBytes = 640
+	// MaxTagBytes is the longest salt tag that a record keeps: no shorter than the
+	// longest that the store tells from others.
+	MaxTagBytes = 240
 
 	superblockAt = 0
 	probeAt      = PageBytes

@@ -1,6 +1,8 @@
 package disk
 
 import (
+	"slices"
+
 	"github.com/mooncake-sidecar/sidecar/internal/evict"
 )
 
@@ -10,6 +12,9 @@ type region struct {
 	first    uint32 // its entries, by behind
 	readers  uint32 // reads and removals under way; it is not given up meanwhile
 	pages    uint32 // used, with the header's
+	// short: the disk had no room for all of its range when it was to be filled
+	// again. What it has is served; the policy does not know it.
+	short bool
 }
 
 // noRegion: none is open.
@@ -17,22 +22,35 @@ const noRegion = ^uint32(0)
 
 // regionLog hands out room. It is pure; the tier's lock guards it.
 //
-// INVARIANT: a region is unused (never written to), idle, open, or sealed and
-// known to the policy.
+// INVARIANT: a region is unused (never written to), idle, short, open, closing, or
+// sealed and known to the policy.
 type regionLog struct {
 	regionPages uint32
 	regions     []region
 	policy      evict.Policy
 	idle        []uint32
+	shorts      int // regions that are short
 	// unused counts from which region on none was ever written to; limit is how
 	// many regions there is room for on the disk, as far as is known.
 	unused, limit uint32
 	open          uint32
-	sequence      uint64 // of the latest use
+	// closing is full of chunks that are about to be given up: none of them is
+	// fetched any more, but all are still known, so that they can be removed.
+	closing  uint32
+	sequence uint64 // of the latest use
 }
 
+// origin is what a region was before it is filled.
+type origin uint8
+
+const (
+	fresh   origin = iota // never written to; its range is still to be allocated
+	emptied               // idle
+	filled                // the policy's choice, and closing
+)
+
 func newRegionLog(regions, regionPages uint32, policy evict.Policy) regionLog {
-	l := regionLog{regionPages: regionPages, regions: make([]region, regions), policy: policy, limit: regions, open: noRegion}
+	l := regionLog{regionPages: regionPages, regions: make([]region, regions), policy: policy, limit: regions, open: noRegion, closing: noRegion}
 	for i := range l.regions {
 		l.regions[i].first = nothing
 	}
@@ -65,20 +83,62 @@ func (l *regionLog) seal() {
 	}
 }
 
-// next picks the region to be filled next: an idle one, a new one that has to be
-// allocated in the file, or what the policy names, whose entries are to be
-// dropped. False: every region is being read.
-func (l *regionLog) next() (id uint32, grow, evicted, ok bool) {
-	if n := len(l.idle); n > 0 {
-		id, l.idle = l.idle[n-1], l.idle[:n-1]
-		return id, false, false, true
+// next picks the region to be filled next. False: there is none, or every one is
+// being read.
+func (l *regionLog) next() (id uint32, from origin, ok bool) {
+	for i, id := range slices.Backward(l.idle) {
+		if l.regions[id].readers == 0 {
+			l.idle = slices.Delete(l.idle, i, i+1)
+			return id, emptied, true
+		}
 	}
 	if l.unused < l.limit {
 		l.unused++
-		return l.unused - 1, true, false, true
+		return l.unused - 1, fresh, true
 	}
-	id, ok = l.policy.Victim(func(id uint32) bool { return l.regions[id].readers > 0 })
-	return id, false, ok, ok
+	if id, ok = l.policy.Victim(func(id uint32) bool { return l.regions[id].readers > 0 }); ok {
+		l.closing = id
+	}
+	return id, filled, ok
+}
+
+// giveBack takes back what next has picked and what could not be begun. full: the
+// disk has no room for all of its range.
+func (l *regionLog) giveBack(id uint32, from origin, full bool) {
+	l.closing = noRegion
+	switch {
+	case full && from == fresh:
+		l.unused, l.limit = id, id
+	case full:
+		l.regions[id].short = true
+		l.shorts++
+	default:
+		l.rest(id)
+	}
+}
+
+// rest puts a region where next finds it: what has chunks is the policy's.
+func (l *regionLog) rest(id uint32) {
+	if l.regions[id].first == nothing {
+		l.idle = append(l.idle, id)
+	} else {
+		l.policy.Insert(id, evict.Chunk{Key: uint64(id)})
+	}
+}
+
+// limited tells whether the disk had no room for some of the regions.
+func (l *regionLog) limited() bool { return l.limit < uint32(len(l.regions)) || l.shorts > 0 }
+
+// regrow lets next ask the disk again for what it had no room for.
+func (l *regionLog) regrow() {
+	l.limit = uint32(len(l.regions))
+	for id := range l.regions {
+		if r := &l.regions[id]; r.short {
+			r.short = false
+			l.rest(uint32(id))
+		}
+	}
+	l.shorts = 0
 }
 
 // begin opens a region whose header is written.
@@ -89,7 +149,7 @@ func (l *regionLog) begin(id uint32, sequence uint64) {
 
 // touch notes a use of a region.
 func (l *regionLog) touch(id uint32) {
-	if id != l.open {
+	if id != l.open && !l.regions[id].short {
 		l.policy.Touch(id)
 	}
 }

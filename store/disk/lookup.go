@@ -55,7 +55,7 @@ func (t *Tier) findLocked(key *Key) (uint32, bool) {
 		return 0, false
 	}
 	id, ok := t.catalog.find(keyOf(key))
-	return id, ok && t.countsLocked(&t.catalog.entries[id])
+	return id, ok && t.catalog.entries[id].region != t.log.closing && t.countsLocked(&t.catalog.entries[id])
 }
 
 // countsLocked tells whether an entry was neither reset nor has expired.
@@ -75,7 +75,7 @@ func (t *Tier) Room() uint64 {
 	if !t.usableLocked() {
 		return 0
 	}
-	most := uint64(t.speed.rate * t.opts.Patience.Seconds())
+	most := uint64(t.speed.expect(t.opts.Now()) * t.opts.Patience.Seconds())
 	return most - min(t.fetchingBytes, most)
 }
 

@@ -2,6 +2,7 @@ package disk
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -104,7 +105,7 @@ func (t *Tier) runReaders(ctx context.Context) {
 		}
 		var batch []*fetch
 		batch, held = t.neighbours(f, uint32(len(l.buf)/PageBytes)/readSplit)
-		under.Go(func() { t.serve(l, batch) })
+		under.Go(func() { t.serve(ctx, l, batch) })
 	}
 }
 
@@ -140,7 +141,7 @@ func (t *Tier) mayRead() bool {
 
 // serve reads a batch on a lane. What can't be read together is read one by one:
 // it may be one record that is bad.
-func (t *Tier) serve(l *lane, batch []*fetch) {
+func (t *Tier) serve(ctx context.Context, l *lane, batch []*fetch) {
 	if len(batch) > 1 {
 		var done bool
 		if l, done = t.readTogether(l, batch); done {
@@ -152,7 +153,7 @@ func (t *Tier) serve(l *lane, batch []*fetch) {
 			t.finishFetch(f, nil, ErrOutOfService)
 			continue
 		}
-		l = t.readOne(l, f)
+		l = t.readOne(ctx, l, f)
 	}
 	if l != nil {
 		l.release()
@@ -194,9 +195,9 @@ func (t *Tier) readTogether(l *lane, batch []*fetch) (*lane, bool) {
 }
 
 // readOne reads a record. The lane that it returns is nil when the call hangs.
-func (t *Tier) readOne(l *lane, f *fetch) *lane {
+func (t *Tier) readOne(ctx context.Context, l *lane, f *fetch) *lane {
 	t.readBegins()
-	h, l, err := t.readRecord(l, f)
+	h, l, err := t.readRecord(ctx, l, f)
 	if err == nil {
 		t.readEnds(int(f.place.pages) * PageBytes)
 	} else {
@@ -212,9 +213,11 @@ func (t *Tier) answer(f *fetch, h *recordHeader, err error) {
 		t.finishFetch(f, &h.Chunk, nil)
 		return
 	}
-	t.failed("read", err)
-	if kindOf(err) != KindTimeout {
-		t.condemn(f)
+	if !errors.Is(err, ErrClosed) {
+		t.failed("read", err)
+		if kindOf(err) != KindTimeout {
+			t.condemn(f)
+		}
 	}
 	t.finishFetch(f, nil, err)
 }
@@ -232,11 +235,14 @@ func (t *Tier) readEnds(bytes int) {
 }
 
 // readRecord reads a record piece by piece.
-func (t *Tier) readRecord(l *lane, f *fetch) (*recordHeader, *lane, error) {
+func (t *Tier) readRecord(ctx context.Context, l *lane, f *fetch) (*recordHeader, *lane, error) {
 	file, at, left := t.file, t.offset(f.place), int(f.place.pages)*PageBytes
 	var h recordHeader
 	var to *scatter
 	for left > 0 {
+		if ctx.Err() != nil {
+			return nil, l, ErrClosed
+		}
 		part, here := l.buf[:min(left, len(l.buf))], at
 		err := l.run(t.opts.ReadDeadline, func() error { return readAll(file, part, here) })
 		if kindOf(err) == KindTimeout {

@@ -87,6 +87,10 @@ func (s *scan) findRegions(ctx context.Context) error {
 	page := l.buf[:PageBytes]
 	var idle []uint32
 	for id := range uint32(len(t.log.regions)) {
+		if err := s.over(ctx); err != nil {
+			l.release()
+			return err
+		}
 		at := t.offset(place{region: id})
 		err := l.run(t.opts.ReadDeadline, func() error { return readAll(t.file, page, at) })
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
@@ -139,7 +143,7 @@ func (s *scan) walkRegions(ctx context.Context) {
 	for {
 		s.mu.Lock()
 		i := s.next
-		stop := i == len(s.headers) || s.err != nil || ctx.Err() != nil || t.opts.Now().After(s.deadline)
+		stop := i == len(s.headers) || s.err != nil || s.over(ctx) != nil
 		if !stop {
 			s.next++
 			s.report(i)
@@ -148,7 +152,7 @@ func (s *scan) walkRegions(ctx context.Context) {
 		if stop {
 			break
 		}
-		w := walk{t: t, l: l, region: s.headers[i], verify: i == 0, page: 1}
+		w := walk{t: t, l: l, region: s.headers[i], verify: i == 0, page: 1, over: func() bool { return s.over(ctx) != nil }}
 		records, err := w.run()
 		if err != nil {
 			t.failed("scan", err)
@@ -170,6 +174,18 @@ func (s *scan) walkRegions(ctx context.Context) {
 		t.mu.Unlock()
 	}
 	l.release()
+}
+
+// over says why to look no further: the tier is being closed, or it takes too
+// long.
+func (s *scan) over(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ErrClosed
+	}
+	if s.t.opts.Now().After(s.deadline) {
+		return errLate
+	}
+	return nil
 }
 
 func (s *scan) fail(err error) {
@@ -233,7 +249,8 @@ type walk struct {
 	region regionFound
 	// verify reads and sums the bytes too: a write may have been cut short.
 	verify bool
-	page   uint32 // of the next record; at the end how many are used
+	page   uint32      // of the next record; at the end how many are used
+	over   func() bool // asked before each read: what follows is given up
 
 	from, to uint32 // pages in the buffer
 	last     uint32 // pages of the record before
@@ -246,10 +263,16 @@ const (
 	smallWindow = 256
 )
 
+// errOver: there is no time left to look further.
+var errOver = errors.New("not looked through in time")
+
 func (w *walk) run() ([]recordFound, error) {
 	var found []recordFound
 	for w.page < w.t.log.regionPages {
 		b, err := w.at(w.page)
+		if errors.Is(err, errOver) {
+			break
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -260,6 +283,9 @@ func (w *walk) run() ([]recordFound, error) {
 		r := recordFound{h, place{region: w.region.id, page: w.page, pages: h.pages(), sequence: h.sequence}}
 		if w.verify && !h.removed {
 			whole, err := w.whole(&r)
+			if errors.Is(err, errOver) {
+				break
+			}
 			if err != nil {
 				return nil, err
 			}
@@ -286,6 +312,9 @@ func (w *walk) record(b []byte) (recordHeader, bool) {
 // at returns a page of the region, and reads it if need be.
 func (w *walk) at(page uint32) ([]byte, error) {
 	if page < w.from || page >= w.to {
+		if w.over() {
+			return nil, errOver
+		}
 		n := uint32(1)
 		if w.verify || w.last <= smallRecord {
 			n = smallWindow

@@ -67,7 +67,7 @@ func (t *Tier) Stats() Stats {
 	s.UsedBytes = uint64(t.log.unused) * t.regionBytes
 	s.Chunks = t.catalog.live
 	s.QueuedBytes, s.FetchingBytes = t.queuedBytes, t.fetchingBytes
-	s.ReadBytesPerSecond = uint64(t.speed.rate)
+	s.ReadBytesPerSecond = uint64(t.speed.expect(t.opts.Now()))
 	s.CatalogBytes = uint64(len(t.catalog.entries)*entryBytes + len(t.catalog.buckets)*4)
 	return s
 }

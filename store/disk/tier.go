@@ -50,7 +50,9 @@ type Tier struct {
 	tags        names[string]
 	breaker     breaker
 	speed       speed
-	fullUntil   time.Time // nothing is written before, nor is the file grown
+	fullUntil   time.Time // the disk being full, nothing is written before
+	regrowAt    time.Time // nor is it asked for more room before
+	full        bool      // the disk had no room for some of the regions
 
 	queued        map[[2]uint64]*demotion
 	queuedBytes   uint64
@@ -167,9 +169,7 @@ func (t *Tier) failed(call string, err error) {
 	t.stats.Errors[kind]++
 	opened := false
 	switch kind {
-	case KindFull:
-		t.fullUntil = now.Add(fullCooldown)
-	case KindDamaged: // says something of one record, not of the disk
+	case KindFull, KindDamaged: // nothing against the disk as such
 	default:
 		opened = t.breaker.failed(now, kind == KindTimeout)
 	}

@@ -8,9 +8,6 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
 
-// fullCooldown is how long a full disk is left alone.
-const fullCooldown = 30 * time.Second
-
 // demotion is a chunk that waits to be written.
 type demotion struct {
 	chunk  Chunk
@@ -131,6 +128,7 @@ type writer struct {
 type written struct {
 	d     *demotion
 	place place
+	err   error // what became of it
 }
 
 // write writes a demotion, and what else waits and fits beside it.
@@ -145,12 +143,12 @@ func (w *writer) write(ctx context.Context, d *demotion) {
 		w.t.finish(d, ErrOutOfService)
 		return
 	}
-	l, err := w.makeRoom(l, d.chunk.pages())
+	l, err := w.makeRoom(ctx, l, d.chunk.pages())
 	switch {
 	case err != nil:
 		w.t.finish(d, err)
 	case int(d.chunk.pages())*PageBytes > len(l.buf):
-		l = w.writeLong(l, d)
+		l = w.writeLong(ctx, l, d)
 	default:
 		l = w.writeBatch(l, d)
 	}
@@ -191,82 +189,6 @@ func (t *Tier) mayWrite() error {
 	return nil
 }
 
-// makeRoom sees to it that the open region has room for a record. The lane that
-// it returns is nil when a call hangs.
-func (w *writer) makeRoom(l *lane, pages uint32) (*lane, error) {
-	t := w.t
-	for {
-		t.mu.Lock()
-		if t.log.room() >= pages {
-			t.mu.Unlock()
-			return l, nil
-		}
-		t.log.seal()
-		id, grow, evicted, ok := t.log.next()
-		if evicted {
-			t.dropRegionLocked(id)
-		}
-		t.log.sequence++
-		header := regionHeader{identity: t.identity, sequence: t.log.sequence}
-		file, regionBytes := t.file, int64(t.regionBytes)
-		t.mu.Unlock()
-		if !ok {
-			return l, ErrFull
-		}
-		at := t.offset(place{region: id})
-		if grow {
-			err := l.run(t.opts.WriteDeadline, func() error { return file.Allocate(at, regionBytes) })
-			if kindOf(err) == KindFull {
-				t.shrunk(id, err)
-				continue // a region that is there already
-			}
-			if err != nil {
-				return w.regionFailed(l, id, err)
-			}
-		}
-		header.encode(l.buf)
-		page := l.buf[:PageBytes]
-		if err := l.run(t.opts.WriteDeadline, func() error { return writeAll(file, page, at) }); err != nil {
-			return w.regionFailed(l, id, err)
-		}
-		t.mu.Lock()
-		t.log.begin(id, header.sequence)
-		t.mu.Unlock()
-	}
-}
-
-// shrunk notes that the disk has no room for the region, which would have been a
-// new one.
-func (t *Tier) shrunk(id uint32, err error) {
-	t.mu.Lock()
-	t.log.unused = id
-	first := t.log.limit != id
-	t.log.limit = id
-	t.stats.Errors[KindFull]++
-	t.mu.Unlock()
-	if first {
-		t.opts.Log.Warn("the disk is full: the disk tier stays smaller than it was asked to be; lower disk_bytes or free space",
-			"regions", id, "region_bytes", t.regionBytes, "error", err)
-	}
-}
-
-func (w *writer) regionFailed(l *lane, id uint32, err error) (*lane, error) {
-	w.t.mu.Lock()
-	w.t.log.idle = append(w.t.log.idle, id)
-	w.t.mu.Unlock()
-	return w.failed(l, "begin region", err)
-}
-
-// failed notes an error of a write. The lane that it returns is nil when the call
-// hangs.
-func (w *writer) failed(l *lane, call string, err error) (*lane, error) {
-	w.t.failed(call, err)
-	if kindOf(err) == KindTimeout {
-		l = nil
-	}
-	return l, err
-}
-
 // writeBatch writes short records with one call.
 func (w *writer) writeBatch(l *lane, d *demotion) *lane {
 	t := w.t
@@ -285,7 +207,7 @@ func (w *writer) writeBatch(l *lane, d *demotion) *lane {
 			p := t.log.reserve(pages)
 			t.mu.Unlock()
 			(&recordHeader{Chunk: d.chunk, sequence: p.sequence, resets: d.resets}).encode(record)
-			w.batch = append(w.batch, written{d, p})
+			w.batch = append(w.batch, written{d: d, place: p})
 			used += len(record)
 		} else {
 			t.finish(d, ErrSource)
@@ -350,35 +272,39 @@ func (w *writer) written(l *lane, err error) *lane {
 	} else {
 		t.log.seal() // what follows a hole would not be found at the next start
 	}
-	for _, item := range w.batch {
+	for i := range w.batch {
+		item := &w.batch[i]
 		t.dequeueLocked(item.d)
-		if err == nil {
-			t.keepLocked(item)
+		if item.err = err; err == nil {
+			item.err = t.keepLocked(item)
 		} else {
 			t.unwriteLocked(item.place) // some of it may have been written
 		}
 	}
 	t.mu.Unlock()
 	for _, item := range w.batch {
-		item.d.done(err)
+		item.d.done(item.err)
 	}
 	clear(w.batch)
 	return l
 }
 
-// keepLocked enters a written chunk in the catalog.
-func (t *Tier) keepLocked(item written) {
+// keepLocked enters a written chunk in the catalog, or says why it is not there.
+func (t *Tier) keepLocked(item *written) error {
 	d := item.d
 	t.stats.WrittenChunks++
 	t.stats.WrittenBytes += uint64(item.place.pages) * PageBytes
-	if !t.resets.counts(d.chunk.Namespace, d.resets) {
-		return
-	}
-	if d.forgotten {
+	switch {
+	case !t.resets.counts(d.chunk.Namespace, d.resets):
+		return ErrGone
+	case d.forgotten:
 		t.unwriteLocked(item.place)
-		return
+		return ErrGone
+	case !t.enterLocked(&recordHeader{Chunk: d.chunk, resets: d.resets}, item.place):
+		t.unwriteLocked(item.place)
+		return ErrNoEntry
 	}
-	t.enterLocked(&recordHeader{Chunk: d.chunk, resets: d.resets}, item.place)
+	return nil
 }
 
 // unwriteLocked has a record marked as removed, if it is there.
@@ -389,8 +315,8 @@ func (t *Tier) unwriteLocked(p place) {
 }
 
 // enterLocked makes a record known. An older record of the chunk is marked as
-// removed: a removal of the chunk finds only one.
-func (t *Tier) enterLocked(h *recordHeader, p place) {
+// removed: a removal of the chunk finds only one. False: the catalog has no room.
+func (t *Tier) enterLocked(h *recordHeader, p place) bool {
 	key := keyOf(&h.Key)
 	if old, known := t.catalog.find(key); known {
 		e := &t.catalog.entries[old]
@@ -400,25 +326,26 @@ func (t *Tier) enterLocked(h *recordHeader, p place) {
 	for t.catalog.full() {
 		id, ok := t.log.policy.Victim(func(id uint32) bool { return t.log.regions[id].readers > 0 || id == p.region })
 		if !ok {
-			return // the bytes lie unused until their region goes
+			return false
 		}
 		t.dropRegionLocked(id)
 		t.log.idle = append(t.log.idle, id)
 	}
 	space, ok := t.spaces.take(h.Namespace)
 	if !ok {
-		return
+		return false
 	}
 	tag, ok := t.tags.take(h.Tag)
 	if !ok {
 		t.spaces.drop(space)
-		return
+		return false
 	}
 	r := &t.log.regions[p.region]
 	r.first = t.catalog.insert(&entry{
 		key: key, region: p.region, page: p.page, pages: p.pages, behind: r.first,
 		expires: h.Expires, resets: uint32(h.resets), space: space, tag: tag,
 	})
+	return true
 }
 
 // dropRegionLocked forgets the chunks of a region.
@@ -441,7 +368,7 @@ func (t *Tier) dropRegionLocked(id uint32) {
 
 // writeLong writes a record that is longer than the buffer. Its first page, with
 // the header, comes last: a record that is found is whole.
-func (w *writer) writeLong(l *lane, d *demotion) *lane {
+func (w *writer) writeLong(ctx context.Context, l *lane, d *demotion) *lane {
 	t := w.t
 	if !t.begin(d) {
 		t.finish(d, ErrGone)
@@ -450,7 +377,7 @@ func (w *writer) writeLong(l *lane, d *demotion) *lane {
 	t.mu.Lock()
 	p := t.log.reserve(d.chunk.pages())
 	t.mu.Unlock()
-	w.batch = append(w.batch[:0], written{d, p})
+	w.batch = append(w.batch[:0], written{d: d, place: p})
 	from := reader{shards: d.source, sums: make([]uint32, len(d.source))}
 	first := make([]byte, PageBytes)
 	from.read(first[headerBytes:])
@@ -461,6 +388,9 @@ func (w *writer) writeLong(l *lane, d *demotion) *lane {
 		clear(l.buf[n:end])
 		bytes, here := l.buf[:end], at
 		w.budget.spend(t.opts.Now(), end)
+		if ctx.Err() != nil {
+			return w.written(l, ErrClosed)
+		}
 		if err := l.run(t.opts.WriteDeadline, func() error { return writeAll(file, bytes, here) }); err != nil {
 			return w.written(l, err)
 		}

@@ -228,10 +228,18 @@ func (f *file) Allocate(at, n int64) error {
 	f.d.mu.Lock()
 	defer f.d.mu.Unlock()
 	if f.d.Room > 0 && at+n > f.d.Room {
+		f.d.grow(f.d.Room) // a file system takes what there is before it finds the end
 		return syscall.ENOSPC
 	}
 	f.d.grow(at + n)
 	return nil
+}
+
+// SetRoom changes Room while the directory is in use.
+func (d *Dir) SetRoom(bytes int64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.Room = bytes
 }
 
 func (f *file) Limit(bytes int64) error {
