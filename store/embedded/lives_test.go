@@ -31,6 +31,9 @@ func (c *chaos) until(ttl time.Duration) int64 {
 // putOptions draws whose the chunks of a put are and how long they are to stay.
 func (c *chaos) putOptions(s int) *PutOptions {
 	opts := &PutOptions{SaltTag: one(c, chaosTags)}
+	if node := c.rng.IntN(8); node < 6 { // some are not there
+		opts.Node = &node
+	}
 	if c.chance(4) {
 		opts.TTL = time.Duration(1+c.rng.IntN(300_000)) * time.Millisecond
 	}

@@ -26,6 +26,9 @@ func (h heapMemory) Bytes() []byte                { return h }
 func (h heapMemory) Words() []atomic.Uint64       { return shm.Words(h) }
 func (h heapMemory) Prepare(uint64, uint64) error { return nil }
 
+// Bind implements Binder on a machine of as many nodes as one likes.
+func (h heapMemory) Bind(uint64, uint64, int) error { return nil }
+
 // world is a master, its memory and the processes that exist.
 type world struct {
 	tb    testing.TB
@@ -33,6 +36,7 @@ type world struct {
 	m     *Master
 	alive map[uint32]bool
 	now   time.Time
+	nodes []NodeRoom
 }
 
 func newWorld(tb testing.TB, dataBytes uint64) *world {
@@ -42,12 +46,15 @@ func newWorld(tb testing.TB, dataBytes uint64) *world {
 }
 
 // newBareWorld has a store of which no memory is ready.
-func newBareWorld(tb testing.TB, dataBytes uint64) *world {
+func newBareWorld(tb testing.TB, dataBytes uint64) *world { return newBareWorldOn(tb, dataBytes, nil) }
+
+// newBareWorldOn has it divided between NUMA nodes.
+func newBareWorldOn(tb testing.TB, dataBytes uint64, nodes []NodeRoom) *world {
 	layout, err := NewLayout([16]byte{1, 2, 3}, dataBytes)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	w := &world{tb: tb, mem: make(heapMemory, layout.FileBytes), alive: map[uint32]bool{}, now: time.Unix(1000, 0)}
+	w := &world{tb: tb, mem: make(heapMemory, layout.FileBytes), alive: map[uint32]bool{}, now: time.Unix(1000, 0), nodes: nodes}
 	if w.m, err = Create(w.mem, layout, w.options()); err != nil {
 		tb.Fatal(err)
 	}
@@ -59,6 +66,7 @@ func (w *world) options() Options {
 		Alive: func(pid uint32, _ uint64) bool { return w.alive[pid] },
 		Now:   func() time.Time { return w.now },
 		Log:   slog.New(slog.DiscardHandler),
+		Nodes: w.nodes,
 	}
 }
 

@@ -153,7 +153,7 @@ func newChaos(t *testing.T, seed uint64, seen map[string]int) *chaos {
 	if c.chance(6) {
 		small, data = 1600, 10 // more than there are records
 	}
-	c.w = newBareWorld(t, uint64(data)*minSlabBytes)
+	c.w = newBareWorldOn(t, uint64(data)*minSlabBytes, someNodes(c.rng))
 	for _, s := range []*space{
 		{spec: testSpec("anchor", 5000, 1), chunks: anchors},
 		{spec: testSpec("small", 8<<10, 1), chunks: small},

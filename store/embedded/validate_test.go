@@ -86,5 +86,6 @@ func (m *Master) validate(t fataler) {
 	if m.stats.Chunks != active {
 		t.Fatalf("%d chunks are counted, %d are active", m.stats.Chunks, active)
 	}
+	m.alloc.validateHomes(t)
 	m.validateBooks(t, resident)
 }
