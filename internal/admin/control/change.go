@@ -21,28 +21,55 @@ func (t *total) add(chunks int, bytes uint64) { t.chunks, t.bytes = t.chunks+chu
 
 func (t *total) amount() *adminpb.Amount { return amount(t.chunks, t.bytes) }
 
-// before says what was done before an error.
-func (t *total) before(err error, what string) error {
-	if t.chunks == 0 {
-		return rpcError(err)
+// stopped is an error with what was done before it.
+func (s *Service) stopped(err error, done *total, what string) error {
+	if done.chunks == 0 {
+		return s.rpcError(err)
 	}
-	return rpcError(fmt.Errorf("%w (%d chunks of %d bytes were %s before)", err, t.chunks, t.bytes, what))
+	return s.rpcError(fmt.Errorf("%w (%d chunks of %d bytes were %s before)", err, done.chunks, done.bytes, what))
 }
 
+// evictChunks is how many chunks the store is told to evict at a time.
+const evictChunks = 4096
+
 // Evict implements adminpb.AdminServer.
-func (s *Service) Evict(_ context.Context, r *adminpb.EvictRequest) (*adminpb.EvictReply, error) {
+func (s *Service) Evict(ctx context.Context, r *adminpb.EvictRequest) (*adminpb.EvictReply, error) {
 	const most = 1 << 40
 	if (r.GetBytes() > 0) == (r.GetChunks() > 0) || r.GetChunks() > most {
 		return nil, invalid("bytes %d, chunks %d; give one of them, above 0", r.GetBytes(), r.GetChunks())
 	}
-	gone, err := s.cfg.Store.Evict(embedded.EvictLimit{Chunks: int(r.GetChunks()), Bytes: r.GetBytes()})
+	var gone total
+	busy, err := s.evict(ctx, r, &gone)
+	s.cfg.Log.Info("evicted at an operator's request", "chunks", gone.chunks, "bytes", gone.bytes, "asked_chunks", r.GetChunks(), "asked_bytes", r.GetBytes())
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, s.stopped(err, &gone, "evicted")
 	}
-	s.cfg.Log.Info("evicted at an operator's request", "chunks", gone.Chunks, "bytes", gone.Bytes, "asked_chunks", r.GetChunks(), "asked_bytes", r.GetBytes())
 	return &adminpb.EvictReply{
-		Evicted: amount(gone.Chunks, gone.Bytes), Short: gone.Bytes < r.GetBytes() || uint64(gone.Chunks) < r.GetChunks(), BusyChunks: uint64(gone.Busy),
+		Evicted: gone.amount(), Short: gone.bytes < r.GetBytes() || uint64(gone.chunks) < r.GetChunks(), BusyChunks: uint64(busy),
 	}, nil
+}
+
+// evict evicts some chunks at a time until there are as many as are wanted, or no
+// more.
+func (s *Service) evict(ctx context.Context, r *adminpb.EvictRequest, gone *total) (busy int, err error) {
+	for uint64(gone.chunks) < r.GetChunks() || gone.bytes < r.GetBytes() {
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		limit := embedded.EvictLimit{Chunks: evictChunks, Bytes: r.GetBytes() - min(gone.bytes, r.GetBytes())}
+		if r.GetChunks() > 0 {
+			limit.Chunks = min(evictChunks, int(r.GetChunks())-gone.chunks)
+		}
+		step, err := s.cfg.Store.Evict(limit)
+		gone.add(step.Chunks, step.Bytes)
+		if err != nil {
+			return 0, err
+		}
+		if step.Chunks < limit.Chunks {
+			return step.Busy, nil
+		}
+	}
+	return 0, nil
 }
 
 // Pin implements adminpb.AdminServer.
@@ -71,7 +98,7 @@ func (s *Service) Pin(ctx context.Context, r *adminpb.PinRequest) (*adminpb.PinR
 	})
 	s.cfg.Log.Info("pinned at an operator's request", "namespace", keys.ns, "kind", r.GetKind(), "ttl", ttl, "chunks", pinned.chunks, "bytes", pinned.bytes)
 	if err != nil {
-		return nil, pinned.before(err, "pinned")
+		return nil, s.stopped(err, &pinned, "pinned")
 	}
 	return &adminpb.PinReply{Pinned: &adminpb.Found{Amount: pinned.amount(), MissingHashes: missing}}, nil
 }
@@ -90,7 +117,7 @@ func (s *Service) Unpin(ctx context.Context, r *adminpb.UnpinRequest) (*adminpb.
 	})
 	s.cfg.Log.Info("unpinned at an operator's request", "namespace", keys.ns, "chunks", unpinned.chunks, "bytes", unpinned.bytes)
 	if err != nil {
-		return nil, unpinned.before(err, "unpinned")
+		return nil, s.stopped(err, &unpinned, "unpinned")
 	}
 	return &adminpb.UnpinReply{Unpinned: &adminpb.Found{Amount: unpinned.amount(), MissingHashes: missing}}, nil
 }
@@ -106,7 +133,7 @@ func (s *Service) Prefetch(ctx context.Context, r *adminpb.PrefetchRequest) (*ad
 		reply.ResidentChunks += uint64(len(found))
 		return nil
 	}); err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	var begun total
 	_, err = s.eachFound(ctx, keys, func(state embedded.ChunkState) bool { return !whole(state) }, func(wanted []store.ChunkKey) error {
@@ -115,7 +142,7 @@ func (s *Service) Prefetch(ctx context.Context, r *adminpb.PrefetchRequest) (*ad
 		return err
 	})
 	if err != nil {
-		return nil, begun.before(err, "begun")
+		return nil, s.stopped(err, &begun, "begun")
 	}
 	reply.BegunChunks = uint64(begun.chunks)
 	return reply, nil
@@ -135,6 +162,9 @@ func (s *Service) Remove(ctx context.Context, r *adminpb.RemoveRequest) (*adminp
 	var removed total
 	var err error
 	remove := func(scope embedded.Scope) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		n, err := s.cfg.Store.Remove(scope)
 		removed.add(n.Chunks, n.Bytes)
 		return err
@@ -161,7 +191,7 @@ func (s *Service) Remove(ctx context.Context, r *adminpb.RemoveRequest) (*adminp
 	}
 	s.cfg.Log.Info("removed at an operator's request", "scope", fmt.Sprintf("%T", r.GetScope()), "chunks", removed.chunks, "bytes", removed.bytes)
 	if err != nil {
-		return nil, removed.before(err, "removed")
+		return nil, s.stopped(err, &removed, "removed")
 	}
 	reply.Removed = removed.amount()
 	return reply, nil
@@ -225,7 +255,7 @@ func (s *Service) SetQuota(_ context.Context, r *adminpb.SetQuotaRequest) (*admi
 		owner.Namespace = entry.ID
 	}
 	if err := s.cfg.Store.SetQuota(owner, r.GetBytes()); err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	s.cfg.Log.Info("quota set by an operator", "namespace", owner.Namespace, "tag", owner.Tag, "bytes", r.GetBytes())
 	return &adminpb.SetQuotaReply{}, nil
@@ -242,7 +272,7 @@ func (s *Service) SetTTL(_ context.Context, r *adminpb.SetTTLRequest) (*adminpb.
 	}
 	ttl := time.Duration(r.GetTtlSeconds()) * time.Second
 	if err := s.cfg.Store.SetDefaultTTL(entry.ID, ttl); err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	s.cfg.Log.Info("time to live set by an operator", "namespace", entry.ID, "ttl", ttl)
 	return &adminpb.SetTTLReply{}, nil

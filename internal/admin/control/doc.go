@@ -8,6 +8,8 @@
 //	NotFound            the namespace is not (or no longer) here
 //	ResourceExhausted   a share or a table is full: hard pins, quotas
 //	FailedPrecondition  the daemon was not set up for it: no disk tier
+//	Unavailable         it is done, but the disk has not taken note in time
+//	Internal            a fault of ours, which is in the daemon's log
 //
 // A long list of hashes reaches the store in batches, so that lookups do not wait
 // for an operator; a call that is given up stops between two of them, and what

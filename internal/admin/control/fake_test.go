@@ -23,7 +23,8 @@ type fakeStore struct {
 	specs  []*kv.NamespaceSpec
 	states map[store.ChunkKey]embedded.ChunkState // of namespace 1
 	said   []string
-	fail   error // of the next change
+	fail   error  // of the next change
+	heard  func() // called after each change
 	usage  []embedded.Usage
 	tags   []embedded.Usage
 	tops   []embedded.Prefix
@@ -59,6 +60,9 @@ func (f *fakeStore) digest(id int) []byte {
 
 func (f *fakeStore) say(format string, args ...any) error {
 	f.said = append(f.said, fmt.Sprintf(format, args...))
+	if f.heard != nil {
+		f.heard()
+	}
 	err := f.fail
 	f.fail = nil
 	return err

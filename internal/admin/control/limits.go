@@ -17,8 +17,8 @@ const (
 	// MaxChainHashes bounds them where whole chains are meant: the store looks
 	// through all of its records once for each call.
 	MaxChainHashes = 4096
-	// MaxTagBytes bounds a salt tag.
-	MaxTagBytes = 128
+	// MaxTagBytes bounds a salt tag, as it does those that chunks are stored with.
+	MaxTagBytes = 4096
 	// MaxPrefixes bounds TopPrefixes.
 	MaxPrefixes = 1000
 	// MaxTTLSeconds bounds a time to live: ten years.

@@ -38,28 +38,40 @@ type Service struct {
 // New returns the service.
 func New(cfg Config) *Service { return &Service{cfg: cfg} }
 
-// rpcError gives an error of the store the code that a caller branches on.
-func rpcError(err error) error {
+// rpcError gives an error of the store the code that a caller branches on. One
+// that is not foreseen is a fault of ours, and is logged.
+func (s *Service) rpcError(err error) error {
 	if err == nil {
 		return nil
 	}
 	if _, coded := status.FromError(err); coded {
 		return err
 	}
-	code := codes.InvalidArgument
-	switch {
-	case errors.Is(err, embedded.ErrPinBudget), errors.Is(err, embedded.ErrQuotaTable):
-		code = codes.ResourceExhausted
-	case errors.Is(err, embedded.ErrNoTier):
-		code = codes.FailedPrecondition
-	case errors.Is(err, store.ErrStaleNamespace):
-		code = codes.NotFound
-	case errors.Is(err, disk.ErrUncertain):
-		code = codes.Unavailable
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return status.FromContextError(err).Err()
+	code, known := codeOf(err)
+	if !known {
+		s.cfg.Log.Error("an operator's call failed", "error", err)
 	}
 	return status.Error(code, err.Error())
+}
+
+func codeOf(err error) (code codes.Code, known bool) {
+	switch {
+	case errors.Is(err, embedded.ErrPinBudget), errors.Is(err, embedded.ErrQuotaTable):
+		return codes.ResourceExhausted, true
+	case errors.Is(err, embedded.ErrNoTier):
+		return codes.FailedPrecondition, true
+	case errors.Is(err, embedded.ErrOption), errors.Is(err, embedded.ErrScope):
+		return codes.InvalidArgument, true
+	case errors.Is(err, store.ErrStaleNamespace):
+		return codes.NotFound, true
+	case errors.Is(err, disk.ErrUncertain):
+		return codes.Unavailable, true
+	case errors.Is(err, context.Canceled):
+		return codes.Canceled, true
+	case errors.Is(err, context.DeadlineExceeded):
+		return codes.DeadlineExceeded, true
+	}
+	return codes.Internal, false
 }
 
 // names are the namespaces by number.

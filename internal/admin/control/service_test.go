@@ -2,8 +2,10 @@ package control
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/admin/adminpb"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/disk"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
@@ -68,7 +71,7 @@ func TestRefusals(t *testing.T) {
 			remove(&adminpb.RemoveRequest{Namespace: f.digest(0), Scope: &adminpb.RemoveRequest_Everything{}}), codes.InvalidArgument, "set everything",
 		},
 		"no tag":              {remove(&adminpb.RemoveRequest{Scope: &adminpb.RemoveRequest_Tag{}}), codes.InvalidArgument, "tag"},
-		"long tag":            {remove(&adminpb.RemoveRequest{Scope: &adminpb.RemoveRequest_Tag{Tag: strings.Repeat("x", MaxTagBytes+1)}}), codes.InvalidArgument, "129 bytes"},
+		"long tag":            {remove(&adminpb.RemoveRequest{Scope: &adminpb.RemoveRequest_Tag{Tag: strings.Repeat("x", MaxTagBytes+1)}}), codes.InvalidArgument, "4097 bytes"},
 		"tag that is no text": {quota(nil, "\xff"), codes.InvalidArgument, "UTF-8"},
 		"hashes of no namespace": {
 			remove(&adminpb.RemoveRequest{Scope: &adminpb.RemoveRequest_Hashes_{Hashes: &adminpb.RemoveRequest_Hashes{Hashes: one}}}), codes.InvalidArgument, "namespace",
@@ -109,17 +112,52 @@ func TestStoreErrors(t *testing.T) {
 		{embedded.ErrQuotaTable, codes.ResourceExhausted},
 		{embedded.ErrNoTier, codes.FailedPrecondition},
 		{store.ErrStaleNamespace, codes.NotFound},
-		{errors.New("other"), codes.InvalidArgument},
+		{embedded.ErrOption, codes.InvalidArgument},
+		{embedded.ErrScope, codes.InvalidArgument},
+		{disk.ErrUncertain, codes.Unavailable},
+		{errors.New("other"), codes.Internal},
 	} {
 		f.fail = fmt.Errorf("the reason: %w", c.err)
-		_, err := f.service().Pin(t.Context(), &adminpb.PinRequest{Keys: &adminpb.Keys{Namespace: f.digest(1), Hashes: hashesOf(0, 1, 16)}, Kind: adminpb.PinRequest_KIND_HARD})
+		s := f.service()
+		var log bytes.Buffer
+		s.cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
+		_, err := s.Pin(t.Context(), &adminpb.PinRequest{Keys: &adminpb.Keys{Namespace: f.digest(1), Hashes: hashesOf(0, 1, 16)}, Kind: adminpb.PinRequest_KIND_HARD})
 		if status.Code(err) != c.code || !strings.Contains(err.Error(), "the reason") {
 			t.Errorf("%v: %v", c.err, err)
 		}
+		if logged := strings.Contains(log.String(), "the reason"); logged != (c.code == codes.Internal) {
+			t.Errorf("%v is in the log: %v", c.err, logged)
+		}
 	}
-	_, err := f.service().Unpin(cancelled(t), &adminpb.UnpinRequest{Keys: &adminpb.Keys{Namespace: f.digest(1), Hashes: hashesOf(0, 1, 16)}})
-	if status.Code(err) != codes.Canceled {
-		t.Errorf("a call that was given up: %v", err)
+}
+
+// A call that was given up does not begin, nor does it go on.
+func TestGivenUp(t *testing.T) {
+	f := newFake(t)
+	f.put(0, 0, 1, embedded.ChunkPresent)
+	f.gone = embedded.Removal{Chunks: evictChunks, Bytes: 1}
+	s, keys := f.service(), &adminpb.Keys{Namespace: f.digest(1), Hashes: hashesOf(0, 1, 16)}
+	everything := &adminpb.RemoveRequest{Namespace: f.digest(1), Scope: &adminpb.RemoveRequest_Everything{Everything: true}}
+	for name, call := range map[string]func(ctx context.Context) error{
+		"unpin": func(ctx context.Context) error { _, err := s.Unpin(ctx, &adminpb.UnpinRequest{Keys: keys}); return err },
+		"evict": func(ctx context.Context) error {
+			_, err := s.Evict(ctx, &adminpb.EvictRequest{Chunks: 1 << 30})
+			return err
+		},
+		"remove": func(ctx context.Context) error { _, err := s.Remove(ctx, everything); return err },
+	} {
+		if err := call(cancelled(t)); status.Code(err) != codes.Canceled || len(f.said) > 0 {
+			t.Errorf("%s: %v, the store was told %q", name, err, f.said)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	f.heard = func() {
+		if len(f.said) == 3 {
+			stop()
+		}
+	}
+	if _, err := s.Evict(ctx, &adminpb.EvictRequest{Bytes: 1 << 40}); status.Code(err) != codes.Canceled || len(f.said) != 3 || !strings.Contains(err.Error(), fmt.Sprint(3*evictChunks, " chunks")) {
+		t.Errorf("after %d parts: %v", len(f.said), err)
 	}
 }
 
@@ -238,7 +276,7 @@ func TestChanges(t *testing.T) {
 		t.Errorf("%v, %v", drained, err)
 	}
 	want := []string{
-		"evict {Chunks:0 Bytes:2001}", "evict {Chunks:2 Bytes:0}", "prefetch 1: 1 keys", `quota "" 1: 5`, `quota "t" 0: 0`, "ttl 0: 1m30s", "drain true",
+		"evict {Chunks:4096 Bytes:2001}", "evict {Chunks:2 Bytes:0}", "prefetch 1: 1 keys", `quota "" 1: 5`, `quota "t" 0: 0`, "ttl 0: 1m30s", "drain true",
 	}
 	if !slices.Equal(f.said, want) {
 		t.Errorf("the store was told %q", f.said)
