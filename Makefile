@@ -82,11 +82,13 @@ test-go: system
 test-race: system
 	go test -race ./connector/... ./lookupd/... ./store/... ./worker/... ./internal/...
 
-# CHAOS is how long random operations on the store are compared with its model.
+# CHAOS is how long random operations on the store are compared with its model,
+# SEED the first run's; 0 draws one.
 CHAOS ?= 1m
+SEED ?= 1
 .PHONY: test-chaos
 test-chaos: system ## the store under random operations and crashes, lookupd under kill -9
-	go test -count=1 -v -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=$(CHAOS)
+	go test -count=1 -v -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=$(CHAOS) -metamorphic.first=$(SEED)
 	go test -count=1 -v -timeout 60m -run '^TestKilledUnderLoad$$' ./internal/daemon -kills=200
 
 # The coordinator against the rules of the vLLM that is installed.
@@ -110,9 +112,9 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_DIFF_CASES=200000 go test -v -count=1 -timeout 60m -run '^TestAgainstVLLM$$' ./coordinator/vllmdiff
 	MOONCAKE_SIDECAR_STEP_SEED=1000 MOONCAKE_SIDECAR_STEP_CASES=4400 $(PYTEST) pyshim/tests/differential/test_same_steps.py
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
-	$(MAKE) --no-print-directory test-chaos CHAOS=10m
-	go test -count=1 -race -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=5m
-	go test -count=1 -timeout 60m -run '^TestMetamorphicTier' ./store/embedded -metamorphic.tier -metamorphic.for=5m
+	$(MAKE) --no-print-directory test-chaos CHAOS=10m SEED=0
+	go test -count=1 -race -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=5m -metamorphic.first=0
+	go test -count=1 -timeout 60m -run '^TestMetamorphicTier' ./store/embedded -metamorphic.tier -metamorphic.for=5m -metamorphic.first=0
 	go test -count=1 -tags mutants -timeout 120m -run '^TestMutants$$' ./store/embedded
 	scripts/fuzz.sh 60s
 	$(MAKE) --no-print-directory test-wheel-root

@@ -36,7 +36,7 @@ func TestMetamorphicTier(t *testing.T) {
 		t.Skip("known to find removals that a failing disk forgets (docs/operations.md); run it with -metamorphic.tier")
 	}
 	seen := map[string]int{}
-	runs, first := 0, rand.Uint64()|1
+	runs, first := 0, firstSeed()
 	for end := time.Now().Add(*metamorphicFor); time.Now().Before(end) && !t.Failed(); runs++ {
 		runMetamorphicTier(t, first+uint64(runs), seen)
 	}
