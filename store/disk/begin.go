@@ -92,12 +92,7 @@ func (t *Tier) openRegion(next *turn) {
 		t.log.closing = noRegion
 		t.dropRegionLocked(next.id)
 	}
-	t.log.begin(next.id, next.header.sequence)
-	if t.log.regions[next.id].readers > 0 {
-		// A removal came while the header was written, and is being noted in there.
-		t.log.open = noRegion
-		t.log.idle = append(t.log.idle, next.id)
-	}
+	t.beginRegionLocked(next.id, next.header.sequence)
 	room := t.full && !t.log.limited()
 	if room {
 		t.full = false

@@ -25,7 +25,9 @@ type entry struct {
 	// chain leads through the bucket, behind through the region's entries.
 	chain, behind uint32
 	expires       uint32 // Unix seconds, 0 for never
-	resets        uint32 // that there had been when the chunk was handed over
+	birth         uint32 // see removals
+	parent        uint64 // the first word of the predecessor's key, 0 for none
+	group         uint16
 	space         uint16 // number of its namespace
 	tag           uint16 // number of its salt tag
 	// removed: it is in no bucket any more, and is freed with its region.
@@ -56,11 +58,25 @@ func newCatalog(capacity int) catalog {
 // keyOf condenses a key. Hashes and digests are digests already, so a part of
 // them will do; the record's header has all of it.
 func keyOf(k *Key) [2]uint64 {
-	scope := (uint64(k.Group) + 1) * 0x9E3779B97F4A7C15
 	return [2]uint64{
-		le.Uint64(k.Hash[:8]) ^ bits.RotateLeft64(scope, 17) ^ le.Uint64(k.Namespace[:8]),
-		le.Uint64(k.Hash[8:16]) ^ scope ^ le.Uint64(k.Namespace[8:16]),
+		le.Uint64(k.Hash[:8]) ^ scopeOf(&k.Namespace, k.Group),
+		le.Uint64(k.Hash[8:16]) ^ groupScope(k.Group) ^ le.Uint64(k.Namespace[8:16]),
 	}
+}
+
+// scopeOf is what namespace and group add to the first word of a key.
+func scopeOf(namespace *[32]byte, group uint16) uint64 {
+	return bits.RotateLeft64(groupScope(group), 17) ^ le.Uint64(namespace[:8])
+}
+
+func groupScope(group uint16) uint64 { return (uint64(group) + 1) * 0x9E3779B97F4A7C15 }
+
+// parentOf returns the first word of the key of a chunk's predecessor.
+func parentOf(c *Chunk) uint64 {
+	if c.Parent == 0 {
+		return 0
+	}
+	return c.Parent ^ scopeOf(&c.Namespace, c.Group)
 }
 
 func (c *catalog) bucket(key [2]uint64) *uint32 { return &c.buckets[key[0]&uint64(len(c.buckets)-1)] }
@@ -119,4 +135,4 @@ func (c *catalog) release(id uint32) {
 }
 
 // entryBytes is the size of an entry, for the memory that the tier accounts for.
-const entryBytes = 56
+const entryBytes = 64

@@ -3,17 +3,16 @@ package disk
 import (
 	"bytes"
 	"context"
-	"slices"
 	"sync"
 	"time"
 )
 
-// retryInterval is how long after a failure to note a reset, or to open the file,
+// retryInterval is how long after a failure to note removals, or to open the file,
 // it is tried again, the disk being in service.
 const retryInterval = 5 * time.Second
 
-// runControl opens the file, has it looked through, and then notes resets and
-// removals and probes a disk that is out of service, until ctx ends.
+// runControl opens the file, has it looked through, and then notes removals and
+// probes a disk that is out of service, until ctx ends.
 func (t *Tier) runControl(ctx context.Context) {
 	var scan sync.WaitGroup
 	defer scan.Wait()
@@ -79,7 +78,7 @@ func (t *Tier) attend(ctx context.Context, scan func()) time.Duration {
 			return firstCooldown
 		}
 	}
-	t.dropReset()
+	t.sweepIfDue()
 	return t.settle(ctx)
 }
 
@@ -125,102 +124,6 @@ func (t *Tier) probe(ctx context.Context) bool {
 	return true
 }
 
-// removalStep is how many records are marked before the loop looks whether there
-// was a reset.
-const removalStep = 256
-
-// settle notes resets and removals on the disk, and returns when to try again
-// what failed.
-func (t *Tier) settle(ctx context.Context) time.Duration {
-	t.mu.Lock()
-	if t.phase == starting || t.breaker.state != inService {
-		wait := t.breaker.probeIn(t.opts.Now())
-		t.mu.Unlock()
-		return max(wait, time.Millisecond)
-	}
-	asked := t.asked
-	var resets []byte
-	if t.resetsDirty {
-		resets = t.resets.encode()
-		t.resetsDirty = false
-	}
-	n := min(len(t.removals), removalStep)
-	removals := slices.Clone(t.removals[:n])
-	t.removals = slices.Delete(t.removals, 0, n)
-	all := t.forgotten == 0 // else a removal is still to come
-	t.mu.Unlock()
-
-	err := t.noteResets(ctx, resets)
-	left := removals
-	if err == nil {
-		left, err = t.noteRemovals(ctx, removals)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i := range removals[:len(removals)-len(left)] {
-		// The regions may have been made new meanwhile.
-		if at := int(removals[i].place.region); at < len(t.log.regions) && t.log.regions[at].readers > 0 {
-			t.log.regions[at].readers--
-		}
-	}
-	t.removals = append(t.removals, left...)
-	if err != nil {
-		t.resetsDirty = t.resetsDirty || resets != nil
-		return retryInterval
-	}
-	if len(t.removals) > 0 {
-		return 0
-	}
-	if all && t.settled < asked {
-		t.settled = asked
-		t.settledLocked()
-	}
-	if t.asked > asked {
-		return 0
-	}
-	return -1
-}
-
-func (t *Tier) noteResets(ctx context.Context, resets []byte) error {
-	if resets == nil {
-		return nil
-	}
-	return t.onControl(ctx, "note resets", func([]byte) error { return t.dir.WriteFile(resetsName, resets) })
-}
-
-// noteRemovals marks records as removed and returns those that are left to do.
-func (t *Tier) noteRemovals(ctx context.Context, removals []removal) ([]removal, error) {
-	for i := range removals {
-		if ctx.Err() != nil {
-			return removals[i:], ErrClosed
-		}
-		p := removals[i].place
-		at := t.offset(p)
-		err := t.onControl(ctx, "mark removed", func(page []byte) error {
-			if err := readAll(t.file, page, at); err != nil {
-				return err
-			}
-			if h, err := decodeRecord(page); err == nil && h.sequence == p.sequence { // else it is not there
-				h.removed = true
-				h.encode(page)
-				return writeAll(t.file, page, at)
-			}
-			return nil
-		})
-		if err != nil {
-			return removals[i:], err
-		}
-	}
-	if len(removals) == 0 {
-		return nil, nil
-	}
-	// What is removed must not come back with a loss of power either.
-	if err := t.onControl(ctx, "sync", func([]byte) error { return t.file.Sync() }); err != nil {
-		return removals[len(removals)-1:], err
-	}
-	return nil, nil
-}
-
 // onControl makes a call on the control lane, with its page.
 func (t *Tier) onControl(ctx context.Context, what string, call func(page []byte) error) error {
 	l := t.control.take(ctx, t.opts.WriteDeadline)
@@ -236,30 +139,4 @@ func (t *Tier) onControl(ctx context.Context, what string, call func(page []byte
 		t.failed(what, err)
 	}
 	return err
-}
-
-// sweepStride is how many entries are looked at under one hold of the lock.
-const sweepStride = 1 << 12
-
-// dropReset takes the entries of namespaces that were reset out of the catalog.
-// Lookups do not find them anyway.
-func (t *Tier) dropReset() {
-	t.mu.Lock()
-	due := t.sweep && t.phase == serving
-	if due {
-		t.sweep = false
-	}
-	t.mu.Unlock()
-	for from := uint32(0); due; from += sweepStride {
-		t.mu.Lock()
-		end := min(from+sweepStride, t.catalog.fresh)
-		for id := from; id < end; id++ {
-			if e := &t.catalog.entries[id]; !e.removed && !t.countsLocked(e) {
-				t.catalog.remove(id)
-				t.stats.Removed++
-			}
-		}
-		due = end < t.catalog.fresh
-		t.mu.Unlock()
-	}
 }

@@ -38,10 +38,23 @@
 // short can only stand at the end of the region that was written to last, which
 // is read in full at the next start.
 //
-// A reset of a namespace must outlive everything. The number of resets so far
-// stands in every record, and the file of resets says from which number on a
-// namespace's records count. It is replaced before a reset is acknowledged. A
-// single chunk that was removed has its header overwritten.
+// # Removal
+//
+// What was removed must not come back, whatever state the disk, the file and the
+// catalog are in. So no record is touched: removals are a list of what they name
+// (everything, a namespace, a salt tag, single chunks), each with a number, and
+// every record bears the number of the latest removal before it was handed over,
+// its birth. A record is void if a later removal names it. That is asked when a
+// record is found at the start, when a chunk is written, looked up and read, and
+// it needs neither the record nor an entry in the catalog. A removal is
+// acknowledged when the list is on the disk, in a small file that is replaced
+// whole; before, the caller is told that a restart may undo it.
+//
+// A removal that goes by what the catalog knows, as of a chain, finds all there
+// is: a region that leaves the catalog before it is written over is void as a
+// whole (removals.void), and so is what a failed write may have left. The list is
+// short: what is older than all records is forgotten, and at a quarter of a million
+// lines the oldest chunks are given up with the oldest half of it.
 //
 // # A slow or failing disk
 //

@@ -36,6 +36,6 @@ type Dir interface {
 
 // Names of the files.
 const (
-	dataName   = "chunks.mcs"
-	resetsName = "resets.mcs"
+	dataName     = "chunks.mcs"
+	removalsName = "removals.mcs"
 )

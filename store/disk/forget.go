@@ -2,24 +2,25 @@ package disk
 
 import "context"
 
-// removal is a record whose header is to say that it was removed.
-//
-// INVARIANT: it counts as a reader of its region.
-type removal struct{ place place }
+// A removal is in force when the call returns: what it names is not found, not
+// fetched and, if it waits to be written, not kept. Settle waits until that holds
+// for whoever opens the file next.
 
 // Reset forgets the chunks of a namespace, those that wait to be written too. See
 // Settle.
+//
+// REQUIRES: nothing of before is handed over after it.
 func (t *Tier) Reset(namespace [32]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.asked++
-	if t.phase == starting {
-		t.early = append(t.early, namespace)
-	} else {
-		t.resets.add(namespace)
-		t.resetsDirty, t.sweep = true, true
-	}
-	t.poke()
+	t.removeWideLocked(namespaceMark(&namespace))
+	t.sweep = true
+}
+
+// ForgetNamespace is Reset for those who want to know how many chunks there were,
+// as far as is known.
+func (t *Tier) ForgetNamespace(namespace [32]byte) (chunks int) {
+	return t.removeAndCount(namespaceMark(&namespace))
 }
 
 // ResetAll forgets all chunks of all namespaces. See Settle.
@@ -28,92 +29,152 @@ func (t *Tier) ResetAll() {
 	defer t.mu.Unlock()
 	t.asked++
 	if t.phase == starting {
-		t.earlyAll = true
+		t.early, t.earlyAll = nil, true
 	} else {
-		t.resetAllLocked()
+		t.removed.addAll()
+		t.changedLocked(false)
 	}
-	t.poke()
-}
-
-func (t *Tier) resetAllLocked() {
-	t.resets.count++
-	t.resets.clear()
-	t.resetsDirty, t.sweep = true, true
-}
-
-// Forget forgets chunks. See Settle.
-func (t *Tier) Forget(keys ...Key) {
-	t.ForgetWithTag(nil, keys...)
-}
-
-// ForgetWithTag forgets those of the chunks that have the salt tag, or with nil
-// all, and returns how many the catalog had. See Settle.
-func (t *Tier) ForgetWithTag(tag *string, keys ...Key) (chunks int) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.asked++
-	for i := range keys {
-		k := keyOf(&keys[i])
-		if d := t.queued[k]; d != nil && (tag == nil || d.chunk.Tag == *tag) {
-			t.forgetQueuedLocked(d)
-		}
-		if id, ok := t.catalog.find(k); ok && (tag == nil || t.tags.value(t.catalog.entries[id].tag) == *tag) {
-			t.removeLocked(id)
-			chunks++
-		}
-	}
-	t.poke()
-	return chunks
-}
-
-// forgetQueuedLocked removes a chunk that waits to be written, or is just being.
-func (t *Tier) forgetQueuedLocked(d *demotion) {
-	if d.writing && !d.forgotten {
-		t.forgotten++
-	}
-	d.forgotten = true
-}
-
-// removeLocked takes an entry out, and notes that its record is to be marked.
-func (t *Tier) removeLocked(id uint32) {
-	e := &t.catalog.entries[id]
-	t.catalog.remove(id)
-	t.stats.Removed++
-	r := &t.log.regions[e.region]
-	r.readers++
-	t.removals = append(t.removals, removal{place{region: e.region, page: e.page, pages: e.pages, sequence: r.sequence}})
+	t.sweep = true
 	t.poke()
 }
 
 // ForgetTag forgets the chunks with a salt tag, of one namespace or, with nil, of
-// all. It returns how many there were. See Settle.
+// all. It returns how many there were, as far as is known. See Settle.
 func (t *Tier) ForgetTag(namespace *[32]byte, tag string) (chunks int) {
+	m := tagMark(tag)
+	if namespace != nil {
+		m = taggedMark(namespace, tag)
+	}
+	return t.removeAndCount(m)
+}
+
+func (t *Tier) removeAndCount(m mark) (chunks int) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	t.removeWideLocked(m)
+	t.mu.Unlock()
+	return t.dropVoid()
+}
+
+func (t *Tier) removeWideLocked(m mark) {
 	t.asked++
-	for _, d := range t.queued {
-		if d.chunk.Tag == tag && (namespace == nil || *namespace == d.chunk.Namespace) {
-			t.forgetQueuedLocked(d)
-		}
+	if t.phase == starting {
+		t.earlyLocked(m)
+	} else {
+		t.removed.addWide(m)
+		t.changedLocked(false)
 	}
-	number, known := t.tags.ids[tag]
-	if !known {
-		t.poke()
-		return 0
+	t.poke()
+}
+
+// earlyLocked keeps a removal until the file is open.
+func (t *Tier) earlyLocked(m mark) {
+	if len(t.early) == maxRemovalLines {
+		t.early, t.earlyAll = nil, true
 	}
-	for id := range t.catalog.fresh {
-		e := &t.catalog.entries[id]
-		if e.removed || e.tag != number || namespace != nil && t.spaces.value(e.space) != *namespace {
-			continue
-		}
-		chunks++
-		t.removeLocked(id)
+	if !t.earlyAll {
+		t.early = append(t.early, m)
+	}
+}
+
+// forgetStep is how many chunks are forgotten under one hold of the lock.
+const forgetStep = 1 << 10
+
+// Forget forgets chunks, and returns how many of them there were, as far as is
+// known. See Settle.
+func (t *Tier) Forget(keys ...Key) (chunks int) { return t.ForgetWithTag(nil, keys...) }
+
+// ForgetWithTag is Forget for those of the chunks that have the salt tag; nil:
+// any.
+func (t *Tier) ForgetWithTag(tag *string, keys ...Key) (chunks int) {
+	condensed := make([][2]uint64, len(keys))
+	for i := range keys {
+		condensed[i] = keyOf(&keys[i])
+	}
+	return t.forget(tag, condensed)
+}
+
+func (t *Tier) forget(tag *string, keys [][2]uint64) (chunks int) {
+	for from := 0; from == 0 || from < len(keys); from += forgetStep {
+		chunks += t.forgetSome(tag, keys[from:min(from+forgetStep, len(keys))])
 	}
 	return chunks
 }
 
-// Settle returns when no restart can undo the resets and removals that were asked
-// for before. ErrUncertain: the disk is out of service, or ctx ended first; it is
+func (t *Tier) forgetSome(tag *string, keys [][2]uint64) (chunks int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.asked++
+	defer t.poke()
+	var marks []mark
+	for _, k := range keys {
+		m := chunkMark
+		if tag != nil {
+			m = func(k [2]uint64) mark { return taggedChunkMark(k, *tag) }
+		}
+		if t.phase == starting {
+			t.earlyLocked(m(k))
+			continue
+		}
+		id, known := t.catalog.find(k)
+		if known && (tag == nil || t.tags.value(t.catalog.entries[id].tag) == *tag) {
+			if t.countsLocked(&t.catalog.entries[id]) {
+				chunks++
+			}
+			t.catalog.remove(id)
+			t.stats.Removed++
+		}
+		// Of a chunk that is neither in the catalog nor about to be there is no
+		// record, or only void ones.
+		if known || t.queued[k] != nil || t.phase != serving {
+			marks = append(marks, m(k))
+		}
+	}
+	if len(marks) > 0 {
+		t.removed.add(marks...)
+		t.changedLocked(false)
+	}
+	return chunks
+}
+
+// voidLocked voids the records of a chunk that are not in the catalog.
+func (t *Tier) voidLocked(key [2]uint64) {
+	t.removed.add(chunkMark(key))
+	t.changedLocked(false)
+}
+
+// changedLocked has the removals written. fewer: than there were.
+func (t *Tier) changedLocked(fewer bool) {
+	t.dirty, t.fewer = true, t.fewer || fewer
+	t.poke()
+}
+
+// Hold keeps chunks of a namespace, or with nil of all, from being handed over,
+// until release is called: Demote returns false. A removal that goes through
+// memory and disk holds what it removes, so that nothing slips from one to the
+// other between its looks.
+func (t *Tier) Hold(namespace *[32]byte) (release func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	digest := [32]byte{} // none has this one
+	if namespace != nil {
+		digest = *namespace
+	}
+	t.held[digest]++
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.held[digest]--; t.held[digest] == 0 {
+			delete(t.held, digest)
+		}
+	}
+}
+
+func (t *Tier) heldLocked(namespace *[32]byte) bool {
+	return len(t.held) > 0 && (t.held[[32]byte{}] > 0 || t.held[*namespace] > 0)
+}
+
+// Settle returns when no restart can undo the removals that were asked for
+// before. ErrUncertain: the disk is out of service, or ctx ended first; it is
 // tried on.
 func (t *Tier) Settle(ctx context.Context) error {
 	t.mu.Lock()

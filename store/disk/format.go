@@ -79,7 +79,7 @@ func pagesOf(shardBytes, shards int) uint32 {
 // superblock is the file's first page, fixed when the file is made.
 type superblock struct {
 	regionBytes uint64
-	// identity tells files apart; the file of resets repeats it.
+	// identity tells files apart; the file of removals repeats it.
 	identity uint64
 }
 
@@ -131,14 +131,12 @@ func decodeRegionHeader(page []byte) (regionHeader, error) {
 type recordHeader struct {
 	Chunk
 	sequence uint64 // of the region's use
-	resets   uint64 // resets there had been when the chunk was handed over
-	removed  bool
+	birth    uint64 // see removals
 }
 
 const (
 	recSequence   = 8
-	recResets     = 16
-	recFlags      = 24 // u16
+	recBirth      = 16
 	recGroup      = 26 // u16
 	recShards     = 28 // u16
 	recTagLen     = 30 // u16
@@ -151,7 +149,6 @@ const (
 	recTag        = 120
 	recSums       = recTag + MaxTagBytes
 	recCRC        = recSums + 4*kv.MaxShards
-	flagRemoved   = 1
 )
 
 // encode writes the header.
@@ -162,10 +159,7 @@ func (h *recordHeader) encode(b []byte) {
 	clear(b)
 	copy(b, recordMagic[:])
 	le.PutUint64(b[recSequence:], h.sequence)
-	le.PutUint64(b[recResets:], h.resets)
-	if h.removed {
-		le.PutUint16(b[recFlags:], flagRemoved)
-	}
+	le.PutUint64(b[recBirth:], h.birth)
 	le.PutUint16(b[recGroup:], h.Group)
 	le.PutUint16(b[recShards:], uint16(len(h.Checksums)))
 	le.PutUint16(b[recTagLen:], uint16(len(h.Tag)))
@@ -194,10 +188,9 @@ func decodeRecord(b []byte) (recordHeader, error) {
 			Parent: le.Uint64(b[recParent:]), Depth: le.Uint32(b[recDepth:]), Expires: le.Uint32(b[recExpires:]),
 			ShardBytes: le.Uint32(b[recShardBytes:]),
 		},
-		sequence: le.Uint64(b[recSequence:]), resets: le.Uint64(b[recResets:]),
-		removed: le.Uint16(b[recFlags:])&flagRemoved != 0,
+		sequence: le.Uint64(b[recSequence:]), birth: le.Uint64(b[recBirth:]),
 	}
-	if shards < 1 || shards > kv.MaxShards || tag > MaxTagBytes || h.ShardBytes == 0 || h.resets > math.MaxUint32 {
+	if shards < 1 || shards > kv.MaxShards || tag > MaxTagBytes || h.ShardBytes == 0 || h.birth > math.MaxUint32 {
 		return recordHeader{}, fmt.Errorf("%w: a record of %d shards of %d bytes with a tag of %d", errFormat, shards, h.ShardBytes, tag)
 	}
 	h.Tag = string(b[recTag : recTag+tag])

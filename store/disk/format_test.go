@@ -20,7 +20,7 @@ func fullRecord() recordHeader {
 			Key:    Key{Namespace: [32]byte{1, 31: 2}, Group: 63, Hash: kv.Hash{3, 31: 4}},
 			Parent: 1 << 63, Depth: 1 << 23, Expires: 1 << 31, Tag: string(bytes.Repeat([]byte("t"), MaxTagBytes)), ShardBytes: 1 << 20,
 		},
-		sequence: 1 << 40, resets: 1 << 20, removed: true,
+		sequence: 1 << 40, birth: 1 << 20,
 	}
 	for i := range uint32(kv.MaxShards) {
 		h.Checksums = append(h.Checksums, i*0x01010101)
@@ -56,10 +56,12 @@ func FuzzPages(f *testing.F) {
 	f.Add(bytes.Clone(page[:64]))
 	(&regionHeader{identity: 5, sequence: 9}).encode(page)
 	f.Add(bytes.Clone(page[:64]))
-	resets := newResetList(5)
-	resets.add([32]byte{1})
-	resets.add([32]byte{2})
-	f.Add(resets.encode())
+	removed := newRemovals(5)
+	removed.addWide(tagMark("t"))
+	removed.add(chunkMark([2]uint64{1, 2}))
+	removed.voidRegion(7)
+	note := removed.note()
+	f.Add(note.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		again := make([]byte, PageBytes)
 		if h, err := decodeRecord(b); err == nil {
@@ -88,11 +90,12 @@ func FuzzPages(f *testing.F) {
 				t.Errorf("%+v was read back as %+v, %v", r, second, err)
 			}
 		}
-		if l, err := decodeResets(b); err == nil {
-			if len(l.since) > maxResets || l.floor > l.count {
+		if l, err := decodeRemovals(b); err == nil {
+			if len(l.lines) > maxRemovalLines || l.floor > l.count {
 				t.Errorf("accepted %+v", l)
 			}
-			if second, err := decodeResets(l.encode()); err != nil || !reflect.DeepEqual(l, second) {
+			note := l.note()
+			if second, err := decodeRemovals(note.encode()); err != nil || !reflect.DeepEqual(l, second) {
 				t.Errorf("%+v was read back as %+v, %v", l, second, err)
 			}
 		}

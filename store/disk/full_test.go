@@ -188,7 +188,7 @@ func TestRemovedWhileItsRegionIsBegun(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		for i := 24; i < 40; i++ {
+		for i := 25; i < 40; i++ {
 			r.mustPut(i, 1, 2<<20)
 			r.mustGet(i, 1, 2<<20)
 		}

@@ -1,8 +1,6 @@
 package disk
 
 import (
-	"slices"
-
 	"github.com/mooncake-sidecar/sidecar/internal/evict"
 )
 
@@ -10,12 +8,17 @@ import (
 type region struct {
 	sequence uint64 // of its use; 0: never written to
 	first    uint32 // its entries, by behind
-	readers  uint32 // reads and removals under way; it is not given up meanwhile
+	readers  uint32 // reads under way; it is not given up meanwhile
 	pages    uint32 // used, with the header's
 	// short: the disk had no room for all of its range when it was to be filled
 	// again. What it has is served; the policy does not know it.
 	short bool
+	// birth is the lowest of the records, void ones included; unborn: it has none.
+	birth uint32
 }
+
+// unborn is the birth of a region without records.
+const unborn = ^uint32(0)
 
 // noRegion: none is open.
 const noRegion = ^uint32(0)
@@ -52,7 +55,7 @@ const (
 func newRegionLog(regions, regionPages uint32, policy evict.Policy) regionLog {
 	l := regionLog{regionPages: regionPages, regions: make([]region, regions), policy: policy, limit: regions, open: noRegion, closing: noRegion}
 	for i := range l.regions {
-		l.regions[i].first = nothing
+		l.regions[i].first, l.regions[i].birth = nothing, unborn
 	}
 	return l
 }
@@ -65,11 +68,12 @@ func (l *regionLog) room() uint32 {
 	return l.regionPages - l.regions[l.open].pages
 }
 
-// reserve takes pages of the open region.
+// reserve takes pages of the open region, for a record of that birth.
 //
 // REQUIRES: pages <= room().
-func (l *regionLog) reserve(pages uint32) place {
+func (l *regionLog) reserve(pages uint32, birth uint64) place {
 	r := &l.regions[l.open]
+	r.birth = min(r.birth, uint32(birth))
 	p := place{region: l.open, page: r.pages, pages: pages, sequence: r.sequence}
 	r.pages += pages
 	return p
@@ -86,11 +90,9 @@ func (l *regionLog) seal() {
 // next picks the region to be filled next. False: there is none, or every one is
 // being read.
 func (l *regionLog) next() (id uint32, from origin, ok bool) {
-	for i, id := range slices.Backward(l.idle) {
-		if l.regions[id].readers == 0 {
-			l.idle = slices.Delete(l.idle, i, i+1)
-			return id, emptied, true
-		}
+	if n := len(l.idle); n > 0 {
+		id, l.idle = l.idle[n-1], l.idle[:n-1]
+		return id, emptied, true
 	}
 	if l.unused < l.limit {
 		l.unused++
@@ -143,7 +145,7 @@ func (l *regionLog) regrow() {
 
 // begin opens a region whose header is written.
 func (l *regionLog) begin(id uint32, sequence uint64) {
-	l.regions[id].sequence, l.regions[id].pages = sequence, 1
+	l.regions[id].sequence, l.regions[id].pages, l.regions[id].birth = sequence, 1, unborn
 	l.open = id
 }
 

@@ -58,9 +58,10 @@ func (t *Tier) findLocked(key *Key) (uint32, bool) {
 	return id, ok && t.catalog.entries[id].region != t.log.closing && t.countsLocked(&t.catalog.entries[id])
 }
 
-// countsLocked tells whether an entry was neither reset nor has expired.
+// countsLocked tells whether an entry was neither removed nor has expired.
 func (t *Tier) countsLocked(e *entry) bool {
-	return !e.removed && t.resets.counts(t.spaces.value(e.space), uint64(e.resets)) && !t.expired(e.expires)
+	return !e.removed && (t.swept >= t.removed.wide || uint64(e.birth) >= t.removed.wide || uint64(e.birth) >= t.thresholdLocked(e)) &&
+		!t.expired(e.expires)
 }
 
 func (t *Tier) expired(expires uint32) bool {

@@ -14,10 +14,10 @@ const openDeadline = 5
 
 // opened is what opening the file found.
 type opened struct {
-	file   File
-	super  superblock
-	resets resetList
-	fresh  string // why the tier starts empty, "" if it does not
+	file    File
+	super   superblock
+	removed removals
+	fresh   string // why the tier starts empty, "" if it does not
 }
 
 // open opens the file, or makes it.
@@ -74,17 +74,17 @@ func (t *Tier) openFiles(file File, page []byte) (o opened, err error) {
 	} else if o.super, err = decodeSuperblock(page); err != nil {
 		o.fresh = err.Error()
 	} else if o.fresh = t.unsuitable(&o.super); o.fresh == "" {
-		data, err := t.dir.ReadFile(resetsName, maxResetsBytes)
+		data, err := t.dir.ReadFile(removalsName, maxRemovalsBytes+1)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
-			o.fresh = "the file of resets is missing"
+			o.fresh = "the file of removals is missing"
 		case err != nil:
-			return o, fmt.Errorf("read %s: %w", resetsName, err)
+			return o, fmt.Errorf("read %s: %w", removalsName, err)
 		default:
-			if o.resets, err = decodeResets(data); err != nil {
+			if o.removed, err = decodeRemovals(data); err != nil {
 				o.fresh = err.Error()
-			} else if o.resets.identity != o.super.identity {
-				o.fresh = "the file of resets belongs to another file"
+			} else if o.removed.identity != o.super.identity {
+				o.fresh = "the file of removals belongs to another file"
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (t *Tier) format(o *opened, page []byte) error {
 	var identity [8]byte
 	_, _ = rand.Read(identity[:]) // it never fails
 	o.super = superblock{regionBytes: t.opts.RegionBytes, identity: le.Uint64(identity[:])}
-	o.resets = newResetList(o.super.identity)
+	o.removed = newRemovals(o.super.identity)
 	if err := o.file.Allocate(0, regionsAt); err != nil {
 		return fmt.Errorf("allocate the head of %s: %w", dataName, err)
 	}
@@ -120,8 +120,9 @@ func (t *Tier) format(o *opened, page []byte) error {
 	if err := writeAll(o.file, page[:PageBytes], superblockAt); err != nil {
 		return err
 	}
-	if err := t.dir.WriteFile(resetsName, o.resets.encode()); err != nil {
-		return fmt.Errorf("write %s: %w", resetsName, err)
+	note := o.removed.note()
+	if err := t.dir.WriteFile(removalsName, note.encode()); err != nil {
+		return fmt.Errorf("write %s: %w", removalsName, err)
 	}
 	return nil
 }
@@ -130,18 +131,11 @@ func (t *Tier) opened(o *opened) {
 	t.mu.Lock()
 	t.file, t.identity = o.file, o.super.identity
 	t.emptyLocked(o.super.regionBytes)
-	if t.resets.identity != t.identity {
-		t.resets = o.resets
+	if t.removed.identity != t.identity {
+		t.removed = o.removed
 	}
-	for _, namespace := range t.early {
-		t.resets.add(namespace)
-		t.resetsDirty = true
-	}
-	t.early = nil
-	if t.earlyAll {
-		t.resetAllLocked()
-		t.earlyAll = false
-	}
+	t.removed.readable()
+	t.removeEarlyLocked()
 	t.mu.Unlock()
 	if o.fresh != "" {
 		t.opts.Log.Info("the disk tier starts empty", "why", o.fresh, "region_bytes", o.super.regionBytes)

@@ -129,30 +129,6 @@ func TestCatalogAgainstMap(t *testing.T) {
 	})
 }
 
-// TestResets: only what was handed over after the namespace's latest reset
-// counts, however many namespaces there are.
-func TestResets(t *testing.T) {
-	l := newResetList(1)
-	last := map[[32]byte]uint64{}
-	for i := range 3 * maxResets {
-		digest := [32]byte{byte(i), byte(i >> 8)}
-		before := l.count
-		l.add(digest)
-		last[digest] = l.count
-		if l.counts(digest, before) || !l.counts(digest, l.count) {
-			t.Fatalf("reset %d does not tell before from after", i)
-		}
-	}
-	for digest, since := range last {
-		if l.counts(digest, since-1) {
-			t.Fatal("what was reset counts again")
-		}
-	}
-	if len(l.since) > maxResets {
-		t.Errorf("%d resets are kept", len(l.since))
-	}
-}
-
 func TestNamesAreUsedAgain(t *testing.T) {
 	n := newNames[string]()
 	var ids []uint16

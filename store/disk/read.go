@@ -209,6 +209,10 @@ func (t *Tier) readOne(ctx context.Context, l *lane, f *fetch) *lane {
 
 // answer ends a fetch that was read.
 func (t *Tier) answer(f *fetch, h *recordHeader, err error) {
+	if err == nil && !t.stillCounts(h) {
+		t.finishFetch(f, nil, ErrGone)
+		return
+	}
 	if err == nil {
 		t.finishFetch(f, &h.Chunk, nil)
 		return
@@ -266,7 +270,7 @@ func (t *Tier) readRecord(ctx context.Context, l *lane, f *fetch) (*recordHeader
 // begin looks whether a record is the one that is wanted.
 func (f *fetch) begin(record []byte) (recordHeader, *scatter, error) {
 	h, err := decodeRecord(record)
-	if err != nil || h.removed || h.Key != f.key || h.sequence != f.place.sequence || h.pages() != f.place.pages ||
+	if err != nil || h.Key != f.key || h.sequence != f.place.sequence || h.pages() != f.place.pages ||
 		len(h.Checksums) != len(f.into) || int(h.ShardBytes) != len(f.into[0]) {
 		return recordHeader{}, nil, ErrDamaged
 	}
@@ -281,6 +285,13 @@ func (s *scatter) check(h *recordHeader) error {
 	return nil
 }
 
+// stillCounts tells whether a chunk that was read has not been removed meanwhile.
+func (t *Tier) stillCounts(h *recordHeader) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.removed.counts(&h.Chunk, h.birth)
+}
+
 // condemn takes a chunk that can't be read out of the catalog.
 func (t *Tier) condemn(f *fetch) {
 	t.mu.Lock()
@@ -290,6 +301,8 @@ func (t *Tier) condemn(f *fetch) {
 		return
 	}
 	if e := &t.catalog.entries[id]; e.region == f.place.region && e.page == f.place.page {
-		t.removeLocked(id)
+		t.catalog.remove(id)
+		t.stats.Removed++
+		t.voidLocked(e.key)
 	}
 }

@@ -193,10 +193,10 @@ func TestFilesThatDoNotFit(t *testing.T) {
 		"no superblock": func(dir *disktest.Dir, _ *disk.Options) {
 			dir.Data(func(b []byte) []byte { clear(b[:4096]); return b })
 		},
-		"cut to nothing":     func(dir *disktest.Dir, _ *disk.Options) { dir.Data(func(b []byte) []byte { return b[:100] }) },
-		"resets are missing": func(dir *disktest.Dir, _ *disk.Options) { dir.Remove("resets.mcs") },
-		"resets are torn":    func(dir *disktest.Dir, _ *disk.Options) { _ = dir.WriteFile("resets.mcs", []byte("MCSDRST")) },
-		"far smaller":        func(_ *disktest.Dir, o *disk.Options) { o.Bytes, o.RegionBytes = 10<<20, 1<<20 },
+		"cut to nothing":       func(dir *disktest.Dir, _ *disk.Options) { dir.Data(func(b []byte) []byte { return b[:100] }) },
+		"removals are missing": func(dir *disktest.Dir, _ *disk.Options) { dir.Remove("removals.mcs") },
+		"removals are torn":    func(dir *disktest.Dir, _ *disk.Options) { _ = dir.WriteFile("removals.mcs", []byte("MCSDREM")) },
+		"far smaller":          func(_ *disktest.Dir, o *disk.Options) { o.Bytes, o.RegionBytes = 10<<20, 1<<20 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -24,6 +24,7 @@ type scan struct {
 	err    error
 	logged time.Time
 	lost   map[uint32]bool // regions that can't be read
+	crowd  map[uint32]bool // regions for which the catalog has no room
 }
 
 // regionFound is a region with a header.
@@ -36,13 +37,14 @@ type regionFound struct {
 type recordFound struct {
 	header recordHeader
 	place  place
+	torn   bool // its bytes are not those of its checksums
 }
 
 // scan finds the chunks of the file, the newest regions first. It returns false
 // when the disk failed: then nothing is known. The tier serves afterwards.
 func (t *Tier) scan(ctx context.Context) bool {
 	began := t.opts.Now()
-	s := &scan{t: t, deadline: began.Add(t.opts.ScanDeadline), logged: began, lost: map[uint32]bool{}}
+	s := &scan{t: t, deadline: began.Add(t.opts.ScanDeadline), logged: began, lost: map[uint32]bool{}, crowd: map[uint32]bool{}}
 	if err := s.findRegions(ctx); err != nil {
 		return false
 	}
@@ -59,8 +61,11 @@ func (t *Tier) scan(ctx context.Context) bool {
 	for i := len(s.headers) - 1; i >= 0; i-- {
 		id := s.headers[i].id
 		switch {
-		case i >= s.next:
-			t.log.idle = append(t.log.idle, id) // not seen in time
+		case i >= s.next: // not seen in time
+			t.removed.voidRegion(id)
+			t.log.idle = append(t.log.idle, id)
+		case s.crowd[id]:
+			t.log.idle = append(t.log.idle, id)
 		case !s.lost[id]:
 			t.log.open = id
 			t.log.seal()
@@ -68,7 +73,7 @@ func (t *Tier) scan(ctx context.Context) bool {
 	}
 	t.stats.RecoveredChunks = uint64(t.catalog.live)
 	t.phase = serving
-	t.sweep = true
+	t.sweep = true // of what was removed meanwhile
 	stats := t.stats
 	t.mu.Unlock()
 	t.opts.Log.Info("the disk tier is in service", "chunks", stats.RecoveredChunks, "dropped", stats.DroppedOnes,
@@ -86,6 +91,7 @@ func (s *scan) findRegions(ctx context.Context) error {
 	}
 	page := l.buf[:PageBytes]
 	var idle []uint32
+	latest := uint64(0)
 	for id := range uint32(len(t.log.regions)) {
 		if err := s.over(ctx); err != nil {
 			l.release()
@@ -93,7 +99,7 @@ func (s *scan) findRegions(ctx context.Context) error {
 		}
 		at := t.offset(place{region: id})
 		err := l.run(t.opts.ReadDeadline, func() error { return readAll(t.file, page, at) })
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		if errors.Is(err, io.EOF) {
 			break // the file ends here
 		}
 		if err != nil {
@@ -105,11 +111,16 @@ func (s *scan) findRegions(ctx context.Context) error {
 				l.release()
 				return err
 			}
-			s.lost[id] = true
+			s.lose(id)
 			continue
 		}
 		h, err := decodeRegionHeader(page)
 		if err != nil || h.identity != t.identity {
+			idle = append(idle, id)
+			continue
+		}
+		latest = max(latest, h.sequence)
+		if t.isVoid(id) {
 			idle = append(idle, id)
 			continue
 		}
@@ -121,9 +132,7 @@ func (s *scan) findRegions(ctx context.Context) error {
 	defer t.mu.Unlock()
 	t.log.unused = uint32(len(s.headers) + len(idle) + len(s.lost))
 	t.log.idle = idle
-	if len(s.headers) > 0 {
-		t.log.sequence = s.headers[0].sequence
-	}
+	t.log.sequence = latest
 	for _, r := range s.headers {
 		t.log.regions[r.id].sequence = r.sequence
 	}
@@ -165,13 +174,7 @@ func (s *scan) walkRegions(ctx context.Context) {
 			}
 			continue
 		}
-		t.mu.Lock()
-		t.stats.ScannedRegions++
-		t.log.regions[s.headers[i].id].pages = w.page
-		for k := range records {
-			t.recoverLocked(&records[k])
-		}
-		t.mu.Unlock()
+		s.recover(&w, records)
 	}
 	l.release()
 }
@@ -188,6 +191,32 @@ func (s *scan) over(ctx context.Context) error {
 	return nil
 }
 
+// recover takes up what was found in a region: all of it, or, if the catalog has
+// no room, none.
+func (s *scan) recover(w *walk, records []recordFound) {
+	t, id := s.t, w.region.id
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stats.ScannedRegions++
+	r := &t.log.regions[id]
+	r.pages = w.page
+	if w.cut {
+		t.removed.voidRegion(id)
+	}
+	for i := range records {
+		r.birth = min(r.birth, uint32(records[i].header.birth))
+	}
+	for i := range records {
+		if !t.recoverLocked(&records[i]) {
+			t.dropRegionLocked(id)
+			s.mu.Lock()
+			s.crowd[id] = true
+			s.mu.Unlock()
+			return
+		}
+	}
+}
+
 func (s *scan) fail(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -197,8 +226,18 @@ func (s *scan) fail(err error) {
 // lose leaves a region alone that can't be read.
 func (s *scan) lose(id uint32) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.lost[id] = true
+	s.mu.Unlock()
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.t.removed.voidRegion(id)
+}
+
+func (t *Tier) isVoid(id uint32) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	_, void := t.removed.void[id]
+	return void
 }
 
 func (t *Tier) healthy() bool {
@@ -215,31 +254,49 @@ func (s *scan) report(done int) {
 }
 
 // recoverLocked takes a record up that was found. Of two of a chunk the later one
-// counts.
-func (t *Tier) recoverLocked(r *recordFound) {
+// counts. False: the catalog is full.
+func (t *Tier) recoverLocked(r *recordFound) bool {
 	h := &r.header
-	if h.resets > t.resets.count {
-		// The file of resets is older than this record: a reset was not noted, nobody
-		// knows whose. What was handed over before it does not count.
-		t.resets.count = h.resets
-		t.resets.clear()
-		t.resetsDirty = true
+	if h.birth > t.removed.count {
+		// The file of removals is older than this record: a removal was not noted,
+		// nobody knows of what. What was born before it does not count.
+		t.removed.raise(h.birth)
+		t.changedLocked(false)
 	}
-	if h.removed || !t.resets.counts(h.Namespace, h.resets) || t.expired(h.Expires) {
+	if r.torn {
+		t.voidLocked(keyOf(&h.Key)) // the next look would not read its bytes
+		return true
+	}
+	if !t.removed.counts(&h.Chunk, h.birth) || t.expired(h.Expires) {
 		t.stats.DroppedOnes++
-		return
+		return true
 	}
-	if id, known := t.catalog.find(keyOf(&h.Key)); known {
-		e := &t.catalog.entries[id]
-		other := t.log.regions[e.region].sequence
-		if other > r.place.sequence || other == r.place.sequence && e.page > r.place.page {
-			t.unwriteLocked(r.place)
-			return
-		}
+	key := keyOf(&h.Key)
+	if id, known := t.catalog.find(key); known && !t.succeedsLocked(r, id, key) {
+		return true
 	}
-	if !t.catalog.full() {
-		t.enterLocked(h, r.place)
+	if t.catalog.full() {
+		return false
 	}
+	if !t.enterLocked(h, r.place) {
+		t.voidLocked(key) // too many namespaces or tags
+	}
+	return true
+}
+
+// succeedsLocked voids one of two records of a chunk, and tells whether it is the
+// one in the catalog.
+func (t *Tier) succeedsLocked(r *recordFound, id uint32, key [2]uint64) bool {
+	e := &t.catalog.entries[id]
+	birth, other := r.header.birth, uint64(e.birth)
+	t.changedLocked(false)
+	if birth == other { // they can't be told apart later
+		t.catalog.remove(id)
+		t.voidLocked(key)
+		return false
+	}
+	t.removed.supersede(chunkMark(key), max(birth, other))
+	return birth > other
 }
 
 // walk goes along the records of a region.
@@ -250,6 +307,7 @@ type walk struct {
 	// verify reads and sums the bytes too: a write may have been cut short.
 	verify bool
 	page   uint32      // of the next record; at the end how many are used
+	cut    bool        // there may be more
 	over   func() bool // asked before each read: what follows is given up
 
 	from, to uint32 // pages in the buffer
@@ -270,7 +328,7 @@ func (w *walk) run() ([]recordFound, error) {
 	var found []recordFound
 	for w.page < w.t.log.regionPages {
 		b, err := w.at(w.page)
-		if errors.Is(err, errOver) {
+		if w.cut = errors.Is(err, errOver); w.cut {
 			break
 		}
 		if err != nil {
@@ -280,20 +338,19 @@ func (w *walk) run() ([]recordFound, error) {
 		if !written {
 			break
 		}
-		r := recordFound{h, place{region: w.region.id, page: w.page, pages: h.pages(), sequence: h.sequence}}
-		if w.verify && !h.removed {
+		r := recordFound{header: h, place: place{region: w.region.id, page: w.page, pages: h.pages(), sequence: h.sequence}}
+		if w.verify {
 			whole, err := w.whole(&r)
-			if errors.Is(err, errOver) {
+			if w.cut = errors.Is(err, errOver); w.cut {
 				break
 			}
 			if err != nil {
 				return nil, err
 			}
-			if !whole {
+			if r.torn = !whole; r.torn {
 				w.t.mu.Lock()
 				w.t.stats.DroppedOnes++
 				w.t.mu.Unlock()
-				break
 			}
 		}
 		found = append(found, r)
@@ -323,12 +380,12 @@ func (w *walk) at(page uint32) ([]byte, error) {
 		w.to = page + min(n, w.t.log.regionPages-page, uint32(len(w.l.buf)/PageBytes))
 		bytes, at := w.l.buf[:int(w.to-w.from)*PageBytes], w.t.offset(place{region: w.region.id, page: page})
 		err := w.l.run(w.t.opts.ReadDeadline, func() error { return readAll(w.t.file, bytes, at) })
-		if kindOf(err) == KindShort && w.to > page+1 {
+		if errors.Is(err, io.EOF) && w.to > page+1 {
 			w.last, w.verify = smallRecord+1, false // the file has been cut: page by page up to its end
 			w.from, w.to = 0, 0
 			return w.at(page)
 		}
-		if kindOf(err) == KindShort {
+		if errors.Is(err, io.EOF) {
 			clear(bytes)
 		} else if err != nil {
 			return nil, err

@@ -30,7 +30,7 @@ type Tier struct {
 
 	// Control, write and read lanes. The file is written by the one write lane, so
 	// that a write that hangs can't land on a later one; the control lane writes
-	// only its own page, and headers of records that it keeps from being given up.
+	// only its own page and the file of removals.
 	control, writer, readers lanes
 
 	demotions chan *demotion
@@ -45,7 +45,7 @@ type Tier struct {
 	regionBytes uint64
 	catalog     catalog
 	log         regionLog
-	resets      resetList
+	removed     removals
 	spaces      names[[32]byte]
 	tags        names[string]
 	breaker     breaker
@@ -58,16 +58,18 @@ type Tier struct {
 	queuedBytes   uint64
 	fetchingBytes uint64
 
-	early       [][32]byte // resets of before the file was opened
-	earlyAll    bool       // all of them
-	resetsDirty bool
-	sweep       bool // entries of a namespace that was reset are to be dropped
-	removals    []removal
-	asked       uint64 // resets and removals so far
-	settled     uint64 // of those, how many a restart will not undo
-	// forgotten counts the demotions that were removed while they were being
-	// written: nothing is settled before their records are marked.
-	forgotten    int
+	early    []mark // removals of before the file was opened
+	earlyAll bool   // of everything
+	dirty    bool   // the file of removals is to be written
+	fewer    bool   // and has fewer of them than it had
+	sweep    bool   // void entries are to be dropped
+	swept    uint64 // no entry is void by a removal up to this number
+	held     map[[32]byte]int
+	asked    uint64 // calls that removed something so far
+	settled  uint64 // of those, how many a restart will not undo
+	// pruneAt is how long the list of removals may become before it is looked
+	// through for what voids nothing any more.
+	pruneAt      int
 	settledEvent chan struct{}
 
 	stats Stats
@@ -84,7 +86,7 @@ func New(dir Dir, opts Options) (*Tier, error) {
 		control: newLanes(1, PageBytes, dir.Buffer, nil), writer: newLanes(1, opts.BufferBytes, dir.Buffer, opts.WriteTook),
 		readers:   newLanes(opts.Readers, opts.BufferBytes, dir.Buffer, opts.ReadTook),
 		demotions: make(chan *demotion, maxWaiting), fetches: make(chan *fetch, maxWaiting), wake: make(chan struct{}, 1),
-		resets: newResetList(0), queued: map[[2]uint64]*demotion{}, settledEvent: make(chan struct{}),
+		removed: newRemovals(0), queued: map[[2]uint64]*demotion{}, held: map[[32]byte]int{}, settledEvent: make(chan struct{}),
 		speed: newSpeed(),
 	}
 	t.emptyLocked(opts.RegionBytes)
@@ -94,7 +96,7 @@ func New(dir Dir, opts Options) (*Tier, error) {
 // emptyLocked forgets all chunks.
 func (t *Tier) emptyLocked(regionBytes uint64) {
 	regions := t.opts.regions(regionBytes)
-	t.removals = nil // of regions that are no more; a scan finds again what it has to remove
+	t.swept, t.pruneAt = 0, leastPrune
 	t.regionBytes = regionBytes
 	t.catalog = newCatalog(int(min(max(t.opts.Bytes/bytesPerEntry, minEntries), maxEntries)))
 	t.log = newRegionLog(uint32(regions), uint32(regionBytes/PageBytes), t.opts.NewPolicy(int(regions)))

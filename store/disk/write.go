@@ -14,10 +14,7 @@ type demotion struct {
 	key    [2]uint64
 	source [][]byte
 	done   func(error)
-	resets uint64
-	// forgotten: the chunk was removed while it waited, or while it was being
-	// written, which writing tells.
-	forgotten, writing bool
+	birth  uint64 // see removals
 }
 
 // Demote hands over a chunk to be written, source being its shards. False: it is
@@ -27,14 +24,17 @@ type demotion struct {
 func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d := &demotion{chunk: chunk, key: keyOf(&chunk.Key), source: source, done: done, resets: t.resets.count}
+	d := &demotion{chunk: chunk, key: keyOf(&chunk.Key), source: source, done: done, birth: t.removed.count}
 	bytes := uint64(chunk.payloadBytes())
 	switch {
-	case !t.usableLocked() || t.opts.Now().Before(t.fullUntil):
+	case !t.usableLocked() || t.opts.Now().Before(t.fullUntil) || t.heldLocked(&chunk.Namespace):
 		t.stats.Refused[RefusedState]++
 		return false
 	case !t.fitsLocked(&chunk, source):
 		t.stats.Refused[RefusedSize]++
+		return false
+	// Of two records of a chunk one would be in no catalog.
+	case t.thereLocked(d.key):
 		return false
 	// One chunk is always taken, however long.
 	case t.queuedBytes > 0 && t.queuedBytes+bytes > t.opts.QueueBytes || t.queued[d.key] != nil:
@@ -50,6 +50,11 @@ func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
 	t.queuedBytes += bytes
 	t.queued[d.key] = d
 	return true
+}
+
+func (t *Tier) thereLocked(key [2]uint64) bool {
+	id, known := t.catalog.find(key)
+	return known && t.countsLocked(&t.catalog.entries[id])
 }
 
 // CanDemote tells whether a chunk of so many bytes would be taken now.
@@ -83,19 +88,14 @@ func (t *Tier) finish(d *demotion, err error) {
 func (t *Tier) dequeueLocked(d *demotion) {
 	t.queuedBytes -= uint64(d.chunk.payloadBytes())
 	delete(t.queued, d.key)
-	if d.forgotten && d.writing {
-		t.forgotten--
-		t.poke()
-	}
 }
 
-// begin tells whether a demotion is to be written: not if it was removed while it
-// waited, or a kill would leave it behind.
-func (t *Tier) begin(d *demotion) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	d.writing = !d.forgotten
-	return d.writing
+// wanted tells whether a demotion is to be written: not if it was removed while it
+// waited.
+func (t *Tier) wanted(d *demotion) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.removed.counts(&d.chunk, d.birth)
 }
 
 // runWriter writes what is handed over, one batch at a time.
@@ -200,13 +200,13 @@ func (w *writer) writeBatch(l *lane, d *demotion) *lane {
 			w.held = d
 			break
 		}
-		if !t.begin(d) {
+		if !t.wanted(d) {
 			t.finish(d, ErrGone)
 		} else if record := l.buf[used : used+int(pages)*PageBytes]; w.fill(record, d) {
 			t.mu.Lock()
-			p := t.log.reserve(pages)
+			p := t.log.reserve(pages, d.birth)
 			t.mu.Unlock()
-			(&recordHeader{Chunk: d.chunk, sequence: p.sequence, resets: d.resets}).encode(record)
+			(&recordHeader{Chunk: d.chunk, sequence: p.sequence, birth: d.birth}).encode(record)
 			w.batch = append(w.batch, written{d: d, place: p})
 			used += len(record)
 		} else {
@@ -278,7 +278,7 @@ func (w *writer) written(l *lane, err error) *lane {
 		if item.err = err; err == nil {
 			item.err = t.keepLocked(item)
 		} else {
-			t.unwriteLocked(item.place) // some of it may have been written
+			t.voidLocked(item.d.key) // some of it may have been written, or will be
 		}
 	}
 	t.mu.Unlock()
@@ -294,88 +294,26 @@ func (t *Tier) keepLocked(item *written) error {
 	d := item.d
 	t.stats.WrittenChunks++
 	t.stats.WrittenBytes += uint64(item.place.pages) * PageBytes
-	switch {
-	case !t.resets.counts(d.chunk.Namespace, d.resets):
+	if !t.removed.counts(&d.chunk, d.birth) {
 		return ErrGone
-	case d.forgotten:
-		t.unwriteLocked(item.place)
-		return ErrGone
-	case !t.enterLocked(&recordHeader{Chunk: d.chunk, resets: d.resets}, item.place):
-		t.unwriteLocked(item.place)
+	}
+	if !t.enterLocked(&recordHeader{Chunk: d.chunk, birth: d.birth}, item.place) {
+		t.voidLocked(d.key)
 		return ErrNoEntry
 	}
 	return nil
-}
-
-// unwriteLocked has a record marked as removed, if it is there.
-func (t *Tier) unwriteLocked(p place) {
-	t.log.regions[p.region].readers++
-	t.removals = append(t.removals, removal{p})
-	t.poke()
-}
-
-// enterLocked makes a record known. An older record of the chunk is marked as
-// removed: a removal of the chunk finds only one. False: the catalog has no room.
-func (t *Tier) enterLocked(h *recordHeader, p place) bool {
-	key := keyOf(&h.Key)
-	if old, known := t.catalog.find(key); known {
-		e := &t.catalog.entries[old]
-		t.catalog.remove(old)
-		t.unwriteLocked(place{region: e.region, page: e.page, pages: e.pages, sequence: t.log.regions[e.region].sequence})
-	}
-	for t.catalog.full() {
-		id, ok := t.log.policy.Victim(func(id uint32) bool { return t.log.regions[id].readers > 0 || id == p.region })
-		if !ok {
-			return false
-		}
-		t.dropRegionLocked(id)
-		t.log.idle = append(t.log.idle, id)
-	}
-	space, ok := t.spaces.take(h.Namespace)
-	if !ok {
-		return false
-	}
-	tag, ok := t.tags.take(h.Tag)
-	if !ok {
-		t.spaces.drop(space)
-		return false
-	}
-	r := &t.log.regions[p.region]
-	r.first = t.catalog.insert(&entry{
-		key: key, region: p.region, page: p.page, pages: p.pages, behind: r.first,
-		expires: h.Expires, resets: uint32(h.resets), space: space, tag: tag,
-	})
-	return true
-}
-
-// dropRegionLocked forgets the chunks of a region.
-func (t *Tier) dropRegionLocked(id uint32) {
-	r := &t.log.regions[id]
-	for e := r.first; e != nothing; {
-		entry := &t.catalog.entries[e]
-		next := entry.behind
-		if !entry.removed {
-			t.catalog.remove(e)
-			t.stats.Evicted++
-		}
-		t.spaces.drop(entry.space)
-		t.tags.drop(entry.tag)
-		t.catalog.release(e)
-		e = next
-	}
-	r.first = nothing
 }
 
 // writeLong writes a record that is longer than the buffer. Its first page, with
 // the header, comes last: a record that is found is whole.
 func (w *writer) writeLong(ctx context.Context, l *lane, d *demotion) *lane {
 	t := w.t
-	if !t.begin(d) {
+	if !t.wanted(d) {
 		t.finish(d, ErrGone)
 		return l
 	}
 	t.mu.Lock()
-	p := t.log.reserve(d.chunk.pages())
+	p := t.log.reserve(d.chunk.pages(), d.birth)
 	t.mu.Unlock()
 	w.batch = append(w.batch[:0], written{d: d, place: p})
 	from := reader{shards: d.source, sums: make([]uint32, len(d.source))}
@@ -406,7 +344,7 @@ func (w *writer) writeLong(ctx context.Context, l *lane, d *demotion) *lane {
 			return l
 		}
 	}
-	(&recordHeader{Chunk: d.chunk, sequence: p.sequence, resets: d.resets}).encode(first)
+	(&recordHeader{Chunk: d.chunk, sequence: p.sequence, birth: d.birth}).encode(first)
 	copy(l.buf, first)
 	bytes, at := l.buf[:PageBytes], t.offset(p)
 	return w.written(l, l.run(t.opts.WriteDeadline, func() error { return writeAll(file, bytes, at) }))

@@ -1,0 +1,94 @@
+package disk
+
+import (
+	"context"
+	"time"
+)
+
+// leastPrune is the shortest list of removals that is looked through for what
+// voids nothing any more.
+const leastPrune = 1 << 12
+
+// settle notes removals on the disk, and returns when to try again what failed.
+func (t *Tier) settle(ctx context.Context) time.Duration {
+	t.mu.Lock()
+	if t.phase == starting || t.breaker.state != inService {
+		wait := t.breaker.probeIn(t.opts.Now())
+		t.mu.Unlock()
+		return max(wait, time.Millisecond)
+	}
+	asked := t.asked
+	// Regions that left the catalog need to be noted only before a removal that
+	// goes by the catalog is said to be done.
+	if !t.dirty && (t.settled == asked || !t.removed.unnoted()) {
+		t.settledUpToLocked(asked)
+		t.mu.Unlock()
+		return -1
+	}
+	t.pruneLocked()
+	note, fewer := t.removed.note(), t.fewer
+	t.dirty, t.fewer = false, false
+	t.mu.Unlock()
+
+	err := t.onControl(ctx, "note removals", func([]byte) error {
+		if fewer {
+			// What overwrote the records that were void must not be lost with the power.
+			if err := t.file.Sync(); err != nil {
+				return err
+			}
+		}
+		return t.dir.WriteFile(removalsName, note.encode())
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err != nil {
+		t.dirty, t.fewer = true, t.fewer || fewer
+		return retryInterval
+	}
+	t.settledUpToLocked(asked)
+	if t.dirty || t.asked > asked {
+		return 0
+	}
+	return -1
+}
+
+func (t *Tier) settledUpToLocked(asked uint64) {
+	if t.settled < asked {
+		t.settled = asked
+		t.settledLocked()
+	}
+}
+
+// pruneLocked forgets removals that are older than every record.
+func (t *Tier) pruneLocked() {
+	if t.phase != serving || len(t.removed.lines) < t.pruneAt {
+		return
+	}
+	lowest := t.removed.count
+	for _, d := range t.queued {
+		lowest = min(lowest, d.birth)
+	}
+	for id := range t.log.regions {
+		if birth := t.log.regions[id].birth; birth != unborn {
+			if _, void := t.removed.void[uint32(id)]; !void {
+				lowest = min(lowest, uint64(birth))
+			}
+		}
+	}
+	t.fewer = t.removed.forget(lowest) || t.fewer
+	t.pruneAt = max(leastPrune, 2*len(t.removed.lines))
+}
+
+// removeEarlyLocked takes up the removals of before the file was open.
+func (t *Tier) removeEarlyLocked() {
+	if t.earlyAll {
+		t.removed.addAll()
+	}
+	for _, m := range t.early {
+		t.removed.addWide(m) // some are; the scan looks at all of them anyway
+	}
+	if t.earlyAll || len(t.early) > 0 {
+		t.changedLocked(false)
+	}
+	t.early, t.earlyAll = nil, false
+}
