@@ -116,12 +116,14 @@ func (m *Register) checkCounts() error {
 		return fmt.Errorf("job_slots is %d, want 1 to %d", m.JobSlots, MaxJobSlots)
 	case m.JobBoard < 0 || m.JobBoard >= m.FDs:
 		return fmt.Errorf("job_board is descriptor %d of %d", m.JobBoard, m.FDs)
+	case m.HeldShards < 0 || m.HeldShards > kv.MaxShards:
+		return fmt.Errorf("held_shards is %d, want up to %d", m.HeldShards, kv.MaxShards)
 	case m.StoreRetention < -1 || m.StoreRetention > maxTokens:
 		return fmt.Errorf("store_retention is %d, want -1 (dense), 0 (as the engine) or up to %d tokens", m.StoreRetention, maxTokens)
 	}
 	for g := range n {
-		if m.ShardByGroup[g] < 0 || m.ShardByGroup[g] >= m.Namespace.Groups[g].Shards {
-			return fmt.Errorf("group %d: shard %d of %d", g, m.ShardByGroup[g], m.Namespace.Groups[g].Shards)
+		if first, shards := m.ShardByGroup[g], m.Namespace.Groups[g].Shards; first < 0 || first >= shards || first+m.Held() > shards {
+			return fmt.Errorf("group %d: %d shards from %d on, of %d", g, m.Held(), first, shards)
 		}
 		if m.PutStride[g] < 1 || m.PutPhase[g] < 0 || m.PutPhase[g] >= m.PutStride[g] {
 			return fmt.Errorf("group %d: put_phase %d with put_stride %d", g, m.PutPhase[g], m.PutStride[g])

@@ -16,11 +16,15 @@ import (
 // neighbour's KV; a registration that says so is refused here. Groups may lie
 // over one another: hybrid models share the memory between them.
 func (m *Register) CheckGeometry() error {
-	sum := make([]uint64, len(m.Namespace.Groups))
+	held := m.Held()
+	sum := make([]uint64, len(m.Namespace.Groups)*held)
 	byGroup := make([][]KVSegment, len(m.Namespace.Groups))
 	for i, s := range m.Segments {
-		if s.Group < 0 || s.Group >= len(sum) {
-			return fmt.Errorf("segment %d: group %d of %d", i, s.Group, len(sum))
+		if s.Group < 0 || s.Group >= len(byGroup) {
+			return fmt.Errorf("segment %d: group %d of %d", i, s.Group, len(byGroup))
+		}
+		if s.Shard < 0 || s.Shard >= held {
+			return fmt.Errorf("segment %d: shard %d of the %d that are held", i, s.Shard, held)
 		}
 		if s.Region < 0 || s.Region >= len(m.Regions) {
 			return fmt.Errorf("segment %d: region %d of %d", i, s.Region, len(m.Regions))
@@ -33,12 +37,15 @@ func (m *Register) CheckGeometry() error {
 			return fmt.Errorf("segment %d: %d blocks at offset %d with stride %d do not fit into region %d of %d bytes",
 				i, m.NumBlocks, s.Offset, s.BlockStride, s.Region, m.Regions[s.Region].Bytes)
 		}
-		sum[s.Group] += s.Bytes
+		sum[s.Group*held+s.Shard] += s.Bytes
 		byGroup[s.Group] = append(byGroup[s.Group], s)
 	}
 	for g, spec := range m.Namespace.Groups {
-		if sum[g] != uint64(spec.ShardBytes) {
-			return fmt.Errorf("group %d: segments of %d bytes a block, the namespace says shard_bytes %d", g, sum[g], spec.ShardBytes)
+		for shard, bytes := range sum[g*held : (g+1)*held] {
+			if bytes != uint64(spec.ShardBytes) {
+				return fmt.Errorf("group %d: segments of %d bytes a block for shard %d, the namespace says shard_bytes %d",
+					g, bytes, shard, spec.ShardBytes)
+			}
 		}
 		if err := checkDisjoint(byGroup[g], m.NumBlocks); err != nil {
 			return fmt.Errorf("group %d: %w", g, err)
@@ -46,6 +53,9 @@ func (m *Register) CheckGeometry() error {
 	}
 	return nil
 }
+
+// Held returns how many shards of a block the rank holds.
+func (m *Register) Held() int { return max(m.HeldShards, 1) }
 
 // extent returns the end of a segment's last block; ok is false on overflow.
 func extent(s KVSegment, numBlocks int) (end uint64, ok bool) {

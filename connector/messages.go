@@ -97,11 +97,13 @@ type Error struct {
 	Job uint64 `msgpack:"job,omitempty"`
 }
 
-// KVSegment is one strided run of a group's bytes in a KV region: block i's
-// piece begins at Offset + i*BlockStride and is Bytes long. A shard is the
-// group's segments in order, one after the other.
+// KVSegment is one strided run of a shard's bytes in a KV region: block i's
+// piece begins at Offset + i*BlockStride and is Bytes long. A shard is its
+// segments in order, one after the other.
 type KVSegment struct {
-	Group       int    `msgpack:"group"`
+	Group int `msgpack:"group"`
+	// Shard counts the shards that the rank holds of the group, from 0.
+	Shard       int    `msgpack:"shard,omitempty"`
 	Region      int    `msgpack:"region"`
 	Offset      uint64 `msgpack:"offset"`
 	BlockStride uint64 `msgpack:"block_stride"`
@@ -128,8 +130,11 @@ type Register struct {
 	Device string `msgpack:"device"`
 	// NumBlocks bounds block ids; block 0 is the null block.
 	NumBlocks int `msgpack:"num_blocks"`
-	// ShardByGroup is this rank's shard number in each group.
+	// ShardByGroup is the number of this rank's first shard in each group, and
+	// HeldShards how many from there on are its own; 0 means one. A rank holds more
+	// where engines with more ranks share a chunk's shards.
 	ShardByGroup []int `msgpack:"shard_by_group"`
+	HeldShards   int   `msgpack:"held_shards,omitempty"`
 	// PutStride and PutPhase by group: of ranks that hold byte-identical shards,
 	// a rank puts only the chunks whose index is PutPhase modulo PutStride.
 	PutStride []int       `msgpack:"put_stride"`

@@ -48,10 +48,11 @@ const (
 )
 
 // ShardCopy moves one block's shard between the KV cache and store memory. In
-// store memory the shard is contiguous: the group's KV segments one after the
-// other, as the in-tree connector concatenates its buffers.
+// store memory the shard is contiguous: its KV segments one after the other, as the in-tree connector concatenates its buffers.
 type ShardCopy struct {
-	Group   int
+	Group int
+	// Shard counts the shards that the rank holds of the group, from 0.
+	Shard   int
 	BlockID uint32
 	Memory  []byte
 	// Checksum is filled by the copy: the CRC-32C of the shard's bytes as they were

@@ -59,7 +59,7 @@ func (l *load) run() error {
 		if err != nil {
 			return err
 		}
-		copies[i] = ShardCopy{Group: it.group, BlockID: it.block, Memory: memory}
+		copies[i] = ShardCopy{Group: it.group, Shard: l.n.rank.local(it.group, it.shard), BlockID: it.block, Memory: memory}
 	}
 	return l.n.copyAll(l.j, Load, copies, func(from, to int) { l.verify(copies, from, to) })
 }
@@ -101,7 +101,7 @@ func (l *load) getPart(part []int) error {
 	request := make([]store.GetItem, len(part))
 	for k, i := range part {
 		it := &l.items[i]
-		request[k] = store.GetItem{Group: uint32(it.group), Hash: it.hash, Shard: l.n.rank.groups[it.group].shard}
+		request[k] = store.GetItem{Group: uint32(it.group), Hash: it.hash, Shard: it.shard}
 	}
 	lease := store.Lease{Engine: l.n.rank.engine, Request: l.j.load.Request}
 	ctx, cancel := l.n.srv.storeContext()
@@ -131,8 +131,15 @@ func (l *load) ready() int {
 	return ready
 }
 
+// fail notes an item's chunk for the store, once: a chunk that failed is a miss
+// once, however many of its shards did.
 func (l *load) fail(i int, corrupt bool) {
-	l.failed = append(l.failed, store.FailedChunk{Group: uint32(l.items[i].group), Hash: l.items[i].hash, Corrupt: corrupt})
+	chunk := store.FailedChunk{Group: uint32(l.items[i].group), Hash: l.items[i].hash, Corrupt: corrupt}
+	if n := len(l.failed); n > 0 && l.failed[n-1].Group == chunk.Group && l.failed[n-1].Hash == chunk.Hash {
+		l.failed[n-1].Corrupt = l.failed[n-1].Corrupt || corrupt
+	} else {
+		l.failed = append(l.failed, chunk)
+	}
 	if corrupt {
 		l.n.srv.stats.corrupt.Add(1)
 	} else {
@@ -178,7 +185,11 @@ func (l *load) giveBack() {
 
 func (l *load) result(err error) *connector.Result {
 	r := &connector.Result{Status: connector.StatusOK, Bytes: l.bytes, Failed: failedBlocks(l.items, l.loaded)}
-	r.Chunks = len(l.items) - len(r.Failed)/4
+	for _, loaded := range l.loaded {
+		if loaded {
+			r.Chunks++
+		}
+	}
 	l.times.fill(r)
 	switch {
 	case errors.Is(err, errCancelled):

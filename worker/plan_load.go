@@ -11,6 +11,7 @@ import (
 // loadItem is one shard to fetch.
 type loadItem struct {
 	group int
+	shard uint32
 	block uint32
 	hash  kv.Hash
 }
@@ -69,7 +70,9 @@ func (r *rank) planLoad(job *connector.LoadJob) ([]loadItem, error) {
 			if index < 0 || index >= blob.Len() {
 				return nil, fmt.Errorf("%w: group %d: chunk %d wants hash %d of %d", errJob, g, chunk, index, blob.Len())
 			}
-			items = append(items, loadItem{group: g, block: block, hash: blob.At(index)})
+			for k := range uint32(r.held) {
+				items = append(items, loadItem{group: g, shard: group.shard + k, block: block, hash: blob.At(index)})
+			}
 		}
 	}
 	return items, nil
@@ -93,15 +96,24 @@ func (r *rank) tailsOf(job *connector.LoadJob) ([]int, error) {
 }
 
 // failedBlocks lists the blocks of the items that are not loaded, as a Result
-// spells them. loaded may be shorter than items: the rest is not.
+// spells them, each once however many of its shards are missing. loaded may be
+// shorter than items: the rest is not.
 func failedBlocks(items []loadItem, loaded []bool) []byte {
 	var failed []byte
+	last := -1
 	for i := range items {
-		if i >= len(loaded) || !loaded[i] {
-			failed = binary.LittleEndian.AppendUint32(failed, items[i].block)
+		if i < len(loaded) && loaded[i] || last >= 0 && items[last].sameBlock(&items[i]) {
+			continue
 		}
+		last = i
+		failed = binary.LittleEndian.AppendUint32(failed, items[i].block)
 	}
 	return failed
+}
+
+// sameBlock tells two shards of one chunk, which the plan has side by side.
+func (it *loadItem) sameBlock(other *loadItem) bool {
+	return it.group == other.group && it.block == other.block && it.hash == other.hash
 }
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }

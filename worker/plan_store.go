@@ -8,7 +8,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
-// storeItem is one shard to save.
+// storeItem is one shard to save. The plan has a block's side by side.
 type storeItem struct {
 	put   store.PutItem
 	block uint32
@@ -38,7 +38,7 @@ func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem,
 		return nil, 0, fmt.Errorf("%w: %d tokens want %d hashes, there are %d", errJob, end, end/r.spec.HashBlockTokens, blob.Len())
 	}
 	if end <= start {
-		return items, end, nil
+		return r.everyShard(items), end, nil
 	}
 	masks, err := r.coord.StoreMask(end, start, prefillEnd)
 	if err != nil {
@@ -57,7 +57,22 @@ func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem,
 			}})
 		}
 	}
-	return items, end, nil
+	return r.everyShard(items), end, nil
+}
+
+// everyShard lists for each block all shards that the rank holds.
+func (r *rank) everyShard(blocks []storeItem) []storeItem {
+	if r.held == 1 {
+		return blocks
+	}
+	items := make([]storeItem, 0, len(blocks)*r.held)
+	for _, it := range blocks {
+		for range r.held {
+			items = append(items, it)
+			it.put.Shard++
+		}
+	}
+	return items
 }
 
 // bounded applies the request's max_offload_tokens: the length to save, and the

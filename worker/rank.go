@@ -24,6 +24,7 @@ type rank struct {
 	spec      *kv.NamespaceSpec
 	coord     *coordinator.Coordinator
 	groups    []rankGroup
+	held      int // shards of a block
 	numBlocks uint32
 	slots     uint64
 	engine    string // lease holder
@@ -35,7 +36,7 @@ type rankGroup struct {
 	blockTokens int
 	scale       int // hash blocks a chunk covers
 	shardBytes  int
-	shard       uint32
+	shard       uint32 // the first that the rank holds
 	// The rank puts only chunks whose index is phase modulo stride.
 	stride, phase int
 }
@@ -60,7 +61,7 @@ func newRank(reg *connector.Register) (*rank, error) {
 	}
 	r := &rank{
 		spec: &spec, coord: coord, numBlocks: uint32(reg.NumBlocks), slots: uint64(reg.JobSlots),
-		engine: reg.LookupEngine, verify: reg.Verify,
+		held: reg.Held(), engine: reg.LookupEngine, verify: reg.Verify,
 	}
 	for g, gs := range spec.Groups {
 		if gs.ShardBytes > math.MaxUint32 {
@@ -73,6 +74,9 @@ func newRank(reg *connector.Register) (*rank, error) {
 	}
 	return r, nil
 }
+
+// local returns which of the rank's shards of a group one is.
+func (r *rank) local(group int, shard uint32) int { return int(shard - r.groups[group].shard) }
 
 // slot returns the index of a job's word on the board.
 func (r *rank) slot(job uint64) int { return int(job % r.slots) }

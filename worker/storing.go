@@ -92,17 +92,18 @@ func (s *storing) settle() {
 		return
 	}
 	type key struct {
-		group uint32
-		hash  kv.Hash
+		group, shard uint32
+		hash         kv.Hash
 	}
+	of := func(put *store.PutItem) key { return key{put.Group, put.Shard, put.Hash} }
 	here := map[key]bool{}
 	for i, missing := range s.missing {
 		if !missing {
-			here[key{s.items[i].put.Group, s.items[i].put.Hash}] = true
+			here[of(&s.items[i].put)] = true
 		}
 	}
 	for _, i := range s.underway {
-		if here[key{s.items[i].put.Group, s.items[i].put.Hash}] {
+		if here[of(&s.items[i].put)] {
 			s.missing[i] = false
 			s.existing++
 		} else {
@@ -145,7 +146,8 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 			if err != nil {
 				return nil, nil, err
 			}
-			copies = append(copies, ShardCopy{Group: int(it.put.Group), BlockID: it.block, Memory: memory})
+			group := int(it.put.Group)
+			copies = append(copies, ShardCopy{Group: group, Shard: s.n.rank.local(group, it.put.Shard), BlockID: it.block, Memory: memory})
 			at = append(at, i)
 		}
 	}

@@ -36,7 +36,7 @@ var _ worker.Device = Device{}
 // Map implements worker.Device.
 func (d Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
 	defer closeAll(fds)
-	m := &mapping{copier: newCopier(), groups: make([][]segment, len(reg.Namespace.Groups)), lanes: min(cmp.Or(d.Cores, runtime.GOMAXPROCS(0)), maxLanes)}
+	m := &mapping{copier: newCopier(), held: reg.Held(), shards: make([][]segment, len(reg.Namespace.Groups)*reg.Held()), lanes: min(cmp.Or(d.Cores, runtime.GOMAXPROCS(0)), maxLanes)}
 	if err := m.open(pid, reg, fds); err != nil {
 		_ = m.unmap() // the error that matters is err
 		return nil, err
@@ -82,7 +82,8 @@ func (m *mapping) open(pid int, reg *connector.Register, fds []int) error {
 	}
 	for _, s := range reg.Segments {
 		piece := segment{region: &m.regions[s.Region], offset: s.Offset, stride: s.BlockStride, bytes: int(s.Bytes)}
-		m.groups[s.Group] = append(m.groups[s.Group], piece)
+		shard := s.Group*m.held + s.Shard
+		m.shards[shard] = append(m.shards[shard], piece)
 	}
 	return nil
 }

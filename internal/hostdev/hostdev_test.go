@@ -322,7 +322,7 @@ func TestFaultIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := &region{mapped: &shm.Mapping{}, data: data}
-	m := &mapping{copier: newCopier(), groups: [][]segment{{{region: r, stride: 4096, bytes: 4096}}}}
+	m := &mapping{copier: newCopier(), held: 1, shards: [][]segment{{{region: r, stride: 4096, bytes: 4096}}}}
 	for _, d := range []worker.Direction{worker.Store, worker.Load} {
 		if err := run(t, m, d, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 4096)}}); !errors.Is(err, ErrFault) {
 			t.Errorf("direction %d: got %v, want ErrFault", d, err)

@@ -25,7 +25,7 @@ type region struct {
 	address uint64 // process_vm
 }
 
-// segment is where a group's blocks have one of their pieces.
+// segment is where the blocks have one of a shard's pieces.
 type segment struct {
 	region *region
 	offset uint64
@@ -36,7 +36,8 @@ type segment struct {
 // mapping is one engine rank's KV cache.
 type mapping struct {
 	regions []region
-	groups  [][]segment
+	held    int         // shards of a block
+	shards  [][]segment // by group, and within it by shard
 	copier  *copier
 	remote  *process // nil without process_vm regions
 	ahead   *ahead   // nil: there is nothing to make ready
@@ -207,7 +208,7 @@ func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []
 
 // shard copies one shard, segment after segment.
 func (m *mapping) shard(direction worker.Direction, c *worker.ShardCopy) error {
-	segments := m.groups[c.Group]
+	segments := m.shards[c.Group*m.held+c.Shard]
 	memory, sum := c.Memory, uint32(0)
 	for i := 0; i < len(segments); {
 		s := &segments[i]

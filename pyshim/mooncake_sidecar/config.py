@@ -7,6 +7,7 @@ knows is refused: a misspelt key that is silently ignored costs days.
 
 import difflib
 import logging
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -20,14 +21,12 @@ _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*$", re.IGNORECASE
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h)?\s*$")
 _SECONDS = {None: 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _LEVELS = ("debug", "info", "warn", "error")
+MAX_STORE_TP = 64  # shards of a chunk
 
 # In-tree keys that are accepted and change nothing yet.
 _WITHOUT_EFFECT = {
     "preferred_segment": "a shared-memory store has no segments to choose from",
     "enable_group_semantics": "it speaks to a Mooncake cluster only",
-    "store_tp_size": "shards are rank-local",
-    "enable_store_tp_lcm": "shards are rank-local",
-    "prefill_tp_sizes": "shards are rank-local",
     "enable_cross_layers_blocks": "the engine's own layout is used",
     "custom_mem_pool": "the KV cache is shared with the daemon in another way",
 }
@@ -88,6 +87,13 @@ def _integer(value: Any, key: str, least: int, most: int) -> int:
     return value
 
 
+def parse_sizes(value: Any, key: str) -> tuple[int, ...]:
+    """A list of numbers of ranks."""
+    if not isinstance(value, list) or not value:
+        raise ValueError(f"{key} is {value!r}; write a list of tensor-parallel sizes like [2, 4]")
+    return tuple(_integer(size, key, 1, MAX_STORE_TP) for size in value)
+
+
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key} is {value!r}; write a text")
@@ -111,6 +117,13 @@ class Settings:
     """Keeps the cache apart from that of engines with another prefix."""
     lookup_rpc_port: int = 0
     """Part of the lookup socket's name, for in-tree clients that must find it."""
+    store_tp_size: int = 0
+    """Into how many shards a chunk is cut along its KV heads, so that engines of all tensor-parallel sizes that divide
+    it share their cache; 0: one shard a rank. Engines that are to share must all have the same number."""
+    enable_store_tp_lcm: bool = False
+    """Takes the least common multiple of prefill_tp_sizes for store_tp_size."""
+    prefill_tp_sizes: tuple[int, ...] = ()
+    """The tensor-parallel sizes of the engines that are to share, for enable_store_tp_lcm."""
     # Ours.
     runtime_dir: str = ""
     """Where the sockets are; empty: the default place."""
@@ -140,6 +153,11 @@ class Settings:
     ignored: tuple[str, ...] = field(default=())
     """Accepted keys without effect that the user set."""
 
+    @property
+    def shards_wanted(self) -> int:
+        """Shards of a chunk that engines of several tensor-parallel sizes share; 0: none was asked for."""
+        return math.lcm(*self.prefill_tp_sizes) if self.enable_store_tp_lcm else self.store_tp_size
+
 
 _PARSERS: dict[str, Any] = {
     "load_async": parse_bool,
@@ -148,6 +166,9 @@ _PARSERS: dict[str, Any] = {
     "save_decode_cache": parse_bool,
     "cache_prefix": _text,
     "lookup_rpc_port": lambda v, k: _integer(v, k, 0, 65535),
+    "store_tp_size": lambda v, k: _integer(v, k, 1, MAX_STORE_TP),
+    "enable_store_tp_lcm": parse_bool,
+    "prefill_tp_sizes": parse_sizes,
     "runtime_dir": lambda v, k: os.path.expanduser(_text(v, k)),
     "store_bytes": parse_size,
     "lookup_timeout_ms": lambda v, k: _integer(v, k, 1, 10_000),
@@ -194,6 +215,14 @@ def parse(extra: Mapping[str, Any] | None) -> Settings:
         raise ValueError(f"log_level is {extra['log_level']!r}; write one of {', '.join(_LEVELS)}")
     if extra.get("preferred_segment") == "":
         raise ValueError("preferred_segment is empty; leave the key out or name a segment")
+    if values.get("enable_store_tp_lcm"):
+        if "prefill_tp_sizes" not in values:
+            raise ValueError("enable_store_tp_lcm is true, but prefill_tp_sizes is not set; list the engines' sizes, like [2, 4]")
+        if (shards := math.lcm(*values["prefill_tp_sizes"])) > MAX_STORE_TP:
+            raise ValueError(
+                f"prefill_tp_sizes is {extra['prefill_tp_sizes']!r}, whose least common multiple is {shards}; "
+                f"a chunk has {MAX_STORE_TP} shards at most"
+            )
     ignored = tuple(sorted(key for key in extra if key in _WITHOUT_EFFECT))
     return Settings(**values, ignored=ignored)
 

@@ -74,6 +74,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             kv_cache_config,
             self._settings.cache_prefix,
             resolve_kv_cache_block_sizes(kv_cache_config, vllm_config),
+            self._settings.shards_wanted,
         )
         self._engine_id = transfer.engine_id
         self._epoch = time.time_ns()
@@ -212,7 +213,9 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         )
         world = parallel_state.get_world_group()
         try:
-            memory = describe(kv_caches, self._kv_cache_config, shared, len(self._geometry.spec.groups))
+            memory = describe(
+                kv_caches, self._kv_cache_config, shared, len(self._geometry.spec.groups), self._geometry.cut
+            )
         except UnsupportedLayout as error:
             logger.warning("running without the KV store: %s", error)
             self._worker = self._make_worker(lambda: None, world.rank)

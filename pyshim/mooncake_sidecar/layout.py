@@ -6,8 +6,10 @@ the in-tree store connector, so that each can read the other's objects
 groups overlay the same memory and a block id belongs to one group at a time).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from mooncake_sidecar import sharing
 
 
 class UnsupportedLayout(ValueError):
@@ -16,11 +18,15 @@ class UnsupportedLayout(ValueError):
 
 @dataclass(frozen=True)
 class Run:
-    """One piece of every block: block i's is ``bytes`` long at ``offset + i*stride`` of the allocation."""
+    """One piece of every block: block i's is ``bytes`` long at ``offset + i*stride`` of the allocation.
+
+    ``shard`` counts the rank's shards of the block from 0.
+    """
 
     offset: int
     stride: int
     bytes: int
+    shard: int = 0
 
 
 def store_layers(kv_cache_config: Any) -> set[str]:
@@ -68,12 +74,13 @@ def first_tensor(value: Any) -> Any:
     return value[0] if isinstance(value, (list, tuple)) else value
 
 
-def runs_from_tensors(kv_caches: dict[str, Any], kv_cache_config: Any) -> list[tuple[Any, Run]]:
+def runs_from_tensors(kv_caches: dict[str, Any], kv_cache_config: Any, cut: int = 0) -> list[tuple[Any, Run]]:
     """The runs as the registered tensors show them, in registration order, with their storages.
 
     Args:
         kv_caches: layer name -> view [blocks, heads, tokens, content], or a list
             of views over one storage.
+        cut: shards that each block is cut into, 0 for none.
 
     Raises:
         UnsupportedLayout: a block's piece is not contiguous, a layer is missing,
@@ -85,6 +92,7 @@ def runs_from_tensors(kv_caches: dict[str, Any], kv_cache_config: Any) -> list[t
         raise UnsupportedLayout(f"no KV cache was registered for the layers {sorted(missing)[:3]}")
     seen: set[int] = set()
     found: list[tuple[Any, Run]] = []
+    views: list[Any] = []
     for name, value in kv_caches.items():
         if name not in wanted:
             continue
@@ -107,13 +115,29 @@ def runs_from_tensors(kv_caches: dict[str, Any], kv_cache_config: Any) -> list[t
             continue
         seen.add(address)
         found.append((storage, Run(address - storage.data_ptr(), stride, stride)))
+        views.append(cache)
     promised = sorted((run.offset, run.bytes) for run in runs_from_config(kv_cache_config))
     actual = sorted((run.offset, run.bytes) for _, run in found)
     if promised != actual:
         raise UnsupportedLayout(
             f"the registered KV caches have runs {actual[:3]}..., the configuration promised {promised[:3]}..."
         )
-    return found
+    return _cut(found, views, cut) if cut else found
+
+
+def _cut(runs: list[tuple[Any, Run]], views: list[Any], shards_each: int) -> list[tuple[Any, Run]]:
+    """Each run in its shards' pieces."""
+    cut: list[tuple[Any, Run]] = []
+    for (storage, run), view in zip(runs, views, strict=True):
+        shards = sharing.pieces(view, shards_each)
+        if shards is None or sum(length for shard in shards for _, length in shard) != run.bytes:
+            raise UnsupportedLayout(
+                f"a block of shape {tuple(view.shape[1:])} and strides {view.stride()[1:]} can't be cut into {shards_each} shards by "
+                "its KV heads; leave store_tp_size out"
+            )
+        for number, shard in enumerate(shards):
+            cut += ((storage, replace(run, offset=run.offset + at, bytes=length, shard=number)) for at, length in shard)
+    return cut
 
 
 def _dense(block: Any) -> bool:

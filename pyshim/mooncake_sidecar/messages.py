@@ -77,13 +77,17 @@ class NamespaceSpec(msgspec.Struct):
 
 
 class KVSegment(msgspec.Struct):
-    """One strided run of a group's bytes: block i is at ``offset + i*block_stride``."""
+    """One strided run of a shard's bytes: block i's is at ``offset + i*block_stride``.
+
+    ``shard`` counts the rank's shards of the group from 0.
+    """
 
     group: int
     region: int
     offset: int
     block_stride: int
     bytes: int
+    shard: int = 0
 
 
 class KVRegion(msgspec.Struct):
@@ -110,6 +114,7 @@ class Register(_Message, tag="register"):
     lookup_engine: str
     verify: bool
     store_retention: int = 0
+    held_shards: int = 1
 
 
 class Engine(_Message, tag="engine"):

@@ -5,12 +5,15 @@ configuration, so that lookups and jobs speak of the same chunks.
 """
 
 import hashlib
+import logging
 import os
 from dataclasses import dataclass
 from typing import Any
 
-from mooncake_sidecar import layout
+from mooncake_sidecar import layout, sharing
 from mooncake_sidecar.messages import GroupSpec, NamespaceSpec
+
+logger = logging.getLogger("vllm.mooncake_sidecar.namespace")
 
 # Exact class name of vLLM's specs -> our kind. Subclasses may have rules of
 # their own, so nothing is derived from inheritance.
@@ -121,6 +124,13 @@ class Geometry:
     """Store group -> the engine's group id."""
     replication: tuple[int, ...]
     """By store group: consecutive TP ranks with identical shards."""
+    cut: int = 0
+    """Consecutive shards that a rank's block is cut into for engines with other numbers of ranks; 0: it is one shard."""
+
+    @property
+    def held_shards(self) -> int:
+        """Shards of a block that a rank holds."""
+        return max(self.cut, 1)
 
     @property
     def block_tokens(self) -> list[int]:
@@ -138,7 +148,7 @@ class Geometry:
         return 0 < self.spec.hit_alignment_tokens < self.spec.scheduler_block_tokens
 
     def shares(self, ranks: Ranks) -> tuple[list[int], list[int], list[int]]:
-        """(shard number, put stride, put phase) of a rank by store group.
+        """(number of the first shard, put stride, put phase) of a rank by store group.
 
         Ranks with identical shards take turns by chunk index, as in-tree ranks do.
         """
@@ -146,16 +156,19 @@ class Geometry:
         for group, factor in enumerate(self.replication):
             columns = ranks.tp // factor
             place = (ranks.pp_rank * ranks.pcp + ranks.pcp_rank) * columns + ranks.tp_rank // factor
-            shards.append(place)
+            shards.append(place * self.held_shards)
             strides.append(factor)
             phases.append((ranks.tp_rank + group) % factor)
         return shards, strides, phases
 
 
-def build(vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes: tuple[int, int]) -> Geometry:
+def build(
+    vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes: tuple[int, int], store_tp: int = 0
+) -> Geometry:
     """Describe the engine.
 
     Args:
+        store_tp: shards that engines of several tensor-parallel sizes share, 0 for none.
         block_sizes: (scheduler block, hash block) in tokens, as vLLM's
             ``resolve_kv_cache_block_sizes`` gives them.
 
@@ -174,6 +187,7 @@ def build(vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes
         raise ValueError(f"prefix_caching_hash_algo {algorithm!r} is not known (known: {', '.join(_HASH_BYTES)})")
     kv_heads = model.get_total_num_kv_heads()
     page = layout.shard_bytes(kv_cache_config)
+    cut = _cut(kv_cache_config, ranks, kv_heads, store_tp)
     groups, factors, dtypes = [], [], []
     for group_id in group_ids:
         group = kv_cache_config.kv_cache_groups[group_id]
@@ -182,15 +196,16 @@ def build(vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes
         factor = replication(group.kv_cache_spec, kind, ranks, kv_heads)
         factors.append(factor)
         dtypes.append(_dtype(spec))
+        identity = sharing.whole_spec(spec, kv_heads) if cut else spec
         groups.append(
             GroupSpec(
                 kind=kind,
                 block_tokens=spec.block_size * (ranks.dcp if spec.dcp_sharded else 1),
                 window_tokens=_window(spec, kind),
                 eagle=bool(group.is_eagle_group),
-                identity=hashlib.sha256(repr(spec).encode()).hexdigest()[:32],
-                shard_bytes=page,
-                shards=ranks.tp // factor * ranks.pcp * ranks.pp,
+                identity=hashlib.sha256(repr(identity).encode()).hexdigest()[:32],
+                shard_bytes=page // max(cut, 1),
+                shards=ranks.tp // factor * max(cut, 1) * ranks.pcp * ranks.pp,
             )
         )
     speculative = vllm_config.speculative_config
@@ -202,7 +217,7 @@ def build(vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes
         fingerprint=fingerprint(model.model),
         cache_prefix=cache_prefix,
         dtype=dtype,
-        layout=f"{kv_cache_config.kv_cache_layout or 'default'}/rank_local",
+        layout=_layout_name(kv_cache_config, shared=cut > 0),
         hash_algorithm=algorithm,
         hash_bytes=_HASH_BYTES[algorithm],
         hash_block_tokens=block_sizes[1],
@@ -210,13 +225,43 @@ def build(vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes
         hit_alignment_tokens=kv_cache_config.cache_hit_alignment_tokens or 0,
         use_eagle=speculative is not None and speculative.use_eagle_block_drop(),
         retention_tokens=-1 if retention is None else retention,
-        tp=ranks.tp,
+        # Ranks that hold the same bytes count once: engines that differ only in how
+        # often a head is repeated have the same shards.
+        tp=max(ranks.tp // factor for factor in factors) * max(cut, 1),
         pp=ranks.pp,
         pcp=ranks.pcp,
         dcp=ranks.dcp,
         groups=groups,
     )
-    return Geometry(spec, group_ids, tuple(factors))
+    return Geometry(spec, group_ids, tuple(factors), cut)
+
+
+def _cut(kv_cache_config: Any, ranks: Ranks, kv_heads: int, store_tp: int) -> int:
+    """Shards that a rank's block is cut into when ``store_tp`` are shared; 0 when none are."""
+    if not store_tp:
+        return 0
+    specs = [unwrap(kv_cache_config.kv_cache_groups[g].kv_cache_spec) for g in kv_cache_config.prefix_cacheable_group_ids]
+    if kv_heads == 1 or {kind_of(spec) for spec in specs} <= _REPLICATED:
+        return 0  # a block is the same on every rank, however many there are
+    reason = sharing.why_not(
+        specs, kv_cache_config.kv_cache_layout, ranks.tp, ranks.pcp * ranks.dcp > 1, kv_heads, store_tp
+    )
+    pages = {run.bytes for run in layout.runs_from_config(kv_cache_config)}
+    if not reason and pages != {spec.unpadded_page_size_bytes for spec in specs}:
+        reason = "blocks of its layers have several lengths, or are padded"
+    if reason:
+        logger.warning(
+            "shards are not shared with engines of another tensor-parallel size, as store_tp_size %d asks for: %s",
+            store_tp,
+            reason,
+        )
+        return 0
+    return store_tp // ranks.tp
+
+
+def _layout_name(kv_cache_config: Any, shared: bool) -> str:
+    name = kv_cache_config.kv_cache_layout
+    return f"{name}/tp_shared_{name.lower()}" if shared else f"{name or 'default'}/rank_local"
 
 
 def _window(spec: Any, kind: str) -> int:

@@ -38,12 +38,15 @@ class Memory:
         return any(region.kind == "process_vm" for region in self.regions)
 
 
-def describe(kv_caches: dict[str, Any], kv_cache_config: Any, shared: list[HostRegion], groups: int) -> Memory:
+def describe(
+    kv_caches: dict[str, Any], kv_cache_config: Any, shared: list[HostRegion], groups: int, cut: int = 0
+) -> Memory:
     """Turn the registered tensors into regions and segments.
 
     Args:
         shared: memfds that hold KV memory; what is not in one is reached by address.
         groups: number of store groups; each uses every segment.
+        cut: shards that each block is cut into, 0 for none.
 
     Raises:
         UnsupportedLayout: the tensors can't be described, or are not on the CPU.
@@ -53,7 +56,7 @@ def describe(kv_caches: dict[str, Any], kv_cache_config: Any, shared: list[HostR
     descriptors: list[int] = []
     numbers: dict[int, int] = {}
     segments: list[msg.KVSegment] = []
-    runs = runs_from_tensors(kv_caches, kv_cache_config)
+    runs = runs_from_tensors(kv_caches, kv_cache_config, cut)
     for storage, run in runs:
         if storage.device.type != "cpu":
             raise UnsupportedLayout(f"the KV cache is on {storage.device}; this build serves CPU engines")
@@ -65,9 +68,11 @@ def describe(kv_caches: dict[str, Any], kv_cache_config: Any, shared: list[HostR
                 descriptors.append(host.fd)
             else:
                 regions.append(msg.KVRegion("process_vm", 0, address, storage.nbytes()))
-        segments.append(msg.KVSegment(0, numbers[address], run.offset, run.stride, run.bytes))
+        segments.append(msg.KVSegment(0, numbers[address], run.offset, run.stride, run.bytes, run.shard))
     every = [
-        msg.KVSegment(group, s.region, s.offset, s.block_stride, s.bytes) for group in range(groups) for s in segments
+        msg.KVSegment(group, s.region, s.offset, s.block_stride, s.bytes, s.shard)
+        for group in range(groups)
+        for s in segments
     ]
     return Memory(regions, descriptors, every)
 
@@ -159,6 +164,7 @@ class Registrant:
             lookup_engine=self._engine_id,
             verify=self._settings.verify,
             store_retention=self._settings.store_retention,
+            held_shards=self._geometry.held_shards,
         )
 
 

@@ -63,7 +63,18 @@ def test_keys_of_the_in_tree_connector_are_accepted(caplog):
     assert settings.lookup_async and not settings.enable_lookup and settings.lookup_rpc_port == 7
     config.warn_ignored(settings)
     assert len(caplog.records) == 1
-    assert "store_tp_size" in caplog.text and "cache_prefix" not in caplog.text
+    assert "custom_mem_pool" in caplog.text and "cache_prefix" not in caplog.text
+
+
+def test_shards_that_engines_share():
+    assert config.parse({}).shards_wanted == 0
+    assert config.parse({"store_tp_size": 4}).shards_wanted == 4
+    settings = config.parse({"store_tp_size": 4, "enable_store_tp_lcm": True, "prefill_tp_sizes": [2, 3]})
+    assert settings.shards_wanted == 6, "in-tree, the multiple goes first"
+    with pytest.raises(ValueError, match="prefill_tp_sizes is not set"):
+        config.parse({"enable_store_tp_lcm": True})
+    with pytest.raises(ValueError, match="least common multiple is 72"):
+        config.parse({"enable_store_tp_lcm": True, "prefill_tp_sizes": [8, 9]})
 
 
 @pytest.mark.parametrize(
@@ -77,6 +88,11 @@ def test_keys_of_the_in_tree_connector_are_accepted(caplog):
         {"linger_s": -1},
         {"log_level": "loud"},
         {"preferred_segment": ""},
+        {"store_tp_size": 0},
+        {"store_tp_size": 65},
+        {"store_tp_size": True},
+        {"prefill_tp_sizes": []},
+        {"prefill_tp_sizes": [2, "x"]},
     ],
 )
 def test_values_that_do_not_fit_name_their_key(extra):

@@ -114,8 +114,9 @@ class Case:
             if self.uniform and kind != "mamba":
                 spec = UniformTypeKVCacheSpecs(block_size=spec.block_size, kv_cache_specs=dict.fromkeys(names, spec))
             groups.append(KVCacheGroupSpec(names, spec))
-            place = {"layer_stride": PAGE * CHUNKS, "block_stride": PAGE}
-            tensors.append(KVCacheTensor(size=PAGE * CHUNKS * 2, layers=names, **place))
+            page = spec.page_size_bytes if self.kinds == ["full"] and not self.uniform else PAGE
+            place = {"layer_stride": page * (CHUNKS + 1), "block_stride": page}
+            tensors.append(KVCacheTensor(size=page * (CHUNKS + 1) * 2, layers=names, **place))
         config = KVCacheConfig(
             num_blocks=CHUNKS + 1, kv_cache_tensors=tensors, kv_cache_groups=groups, kv_cache_layout="LBHNC"
         )
@@ -208,24 +209,32 @@ def split(key):
     return prefix, bytes.fromhex(digest)[0]
 
 
+def by_shard(prefix):
+    """Sorts a rank's prefixes of a group by the number of the shard."""
+    return int(prefix.partition("@tp_rank:")[2].partition("@")[0])
+
+
 def group_of(prefix):
     return int(prefix.rpartition("@group:")[2])
 
 
-def check(case):
+def check(case, store_tp=0):
     """Holds a case's shares against what the in-tree ranks do; returns its geometry."""
     kv = case.kv_config()
-    geometry = namespace.build(case.engine(), kv, "", (BLOCK, BLOCK))
-    in_tree = InTree(case, kv)
+    geometry = namespace.build(case.engine(), kv, "", (BLOCK, BLOCK), store_tp)
+    in_tree = InTree(case, kv, **({"store_tp_size": store_tp} if store_tp else {}))
+    held = geometry.held_shards
     ranks = list(case.ranks())
     theirs = [in_tree.rank(rank) for rank in ranks]
     ours = [geometry.shares(rank) for rank in ranks]
 
     shard_of = {}  # of a prefix, by the ranks that read it
     for (_, read, _), (shards, _, _) in zip(theirs, ours, strict=True):
-        for prefix, _ in read:
-            shard = shards[group_of(prefix)]
-            assert shard_of.setdefault(prefix, shard) == shard, f"{prefix} is read as shard {shard_of[prefix]} and {shard}"
+        for group, first in enumerate(shards):
+            mine = sorted({prefix for prefix, _ in read if group_of(prefix) == group}, key=by_shard)
+            assert len(mine) in (0, held), f"{mine} are read where a rank holds {held} shards"
+            for shard, prefix in enumerate(mine, first):
+                assert shard_of.setdefault(prefix, shard) == shard, f"{prefix} is shard {shard_of[prefix]} and {shard}"
     every = [(group_of(prefix), shard) for prefix, shard in shard_of.items()]
     assert len(set(every)) == len(every), f"one shard for two prefixes: {shard_of}"
 
@@ -239,7 +248,8 @@ def check(case):
             chunks[group_of(prefix)].add(chunk)
     for rank, (written, _, _), (shards, strides, phases) in zip(ranks, theirs, ours, strict=True):
         mine = {
-            (group, shards[group], chunk)
+            (group, shards[group] + k, chunk)
+            for k in range(held)
             for group in chunks
             for chunk in chunks[group]
             if chunk % strides[group] == phases[group]
@@ -262,3 +272,25 @@ def test_every_key_that_a_rank_reads_is_written_by_the_rank_that_must():
         for size in ("dcp", "pcp", "pp"):
             seen[size] += getattr(case, size) > 1
     assert len(seen) == 6 and min(seen.values()) >= 5, f"the cases are too alike: {dict(seen)}"
+
+
+def test_every_shard_that_a_rank_reads_is_written_where_engines_share_them():
+    seen = defaultdict(int)
+    for seed in range(CASES):
+        case = Case(seed)
+        draw = random.Random(-seed)
+        store_tp = draw.choice((1, 2, 4, 6, 8, 12, 24))
+        if seed % 2:  # the one kind that the in-tree connector cuts
+            case.kinds, case.uniform, case.pcp, case.dcp = ["full"], False, 1, 1
+            case.tp, case.heads = draw.choice((1, 2, 3, 4)), draw.choice((8, 12, 24))
+        elif {"window", "chunked"} & set(case.kinds) or len(case.kinds) > 1 or case.uniform:
+            continue  # more of these are cut here than in-tree
+        try:
+            geometry = check(case, store_tp)
+        except AssertionError as error:
+            raise AssertionError(f"{store_tp} shards, {case}: {error}") from error
+        seen["one a rank"] += geometry.cut == 1
+        seen["several a rank"] += geometry.cut > 1
+        seen["not cut"] += geometry.cut == 0
+        seen["stages"] += geometry.cut > 1 and case.pp > 1
+    assert len(seen) == 4 and min(seen.values()) >= 5, f"the cases are too alike: {dict(seen)}"

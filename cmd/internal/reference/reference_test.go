@@ -30,7 +30,7 @@ func TestPageHasEverySetting(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| `store_bytes` | size |  | Size of the store", "| `load_timeout_s` | time | `10s` |", "| `lookup_timeout_ms` | milliseconds | `50` |", "| `autostart` | true/false | `true` |",
-		"| `store_tp_size` | shards are rank-local |", "| `store_retention` | text or number | `\"engine\"` |",
+		"| `store_tp_size` | number | `0` |", "| `store_retention` | text or number | `\"engine\"` |",
 		"| `lease_ttl` | `--lease-ttl` | `MOONCAKE_SIDECAR_LEASE_TTL` | time | 30s |", "| not in a file | `--autostarted` |", "can be changed at run time",
 	} {
 		if !strings.Contains(text, want) {

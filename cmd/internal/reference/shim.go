@@ -60,6 +60,8 @@ func shimValue(name, annotation, def string) (typ, written string, err error) {
 	switch {
 	case name == "store_retention":
 		return "text or number", `"engine"`, nil
+	case annotation == "tuple[int, ...]":
+		return "list of numbers", "", nil
 	case annotation == "bool":
 		return "true/false", strings.ToLower(def), nil
 	case annotation == "str" && def == `""`:
