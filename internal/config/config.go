@@ -82,6 +82,9 @@ type WorkerConfig struct {
 	// Device names the device and its rank on the node: host-0, cuda-0. It is
 	// part of the socket's name. Default host-0.
 	Device string
+	// Affinity says where the worker's threads run: AffinityAuto, the default, keeps
+	// them to the cores next to the device, AffinityOff leaves them as they are.
+	Affinity string
 	// Verify compares the checksum of every loaded shard, whatever the engine
 	// asks for. Default false: the engine decides.
 	Verify bool
@@ -177,9 +180,18 @@ func (c *LookupdConfig) diskFaults() (faults []error) {
 	return faults
 }
 
+// Values of WorkerConfig.Affinity.
+const (
+	AffinityAuto = "auto"
+	AffinityOff  = "off"
+)
+
 // SetDefaults fills in what is unset.
 func (c *WorkerConfig) SetDefaults() {
 	c.Common.setDefaults()
+	if c.Affinity == "" {
+		c.Affinity = AffinityAuto
+	}
 	if c.Device == "" {
 		c.Device = "host-0"
 	}
@@ -209,6 +221,9 @@ func (c *WorkerConfig) faults() []error {
 	if !deviceName.MatchString(c.Device) {
 		faults = append(faults, fault("device", "%q; want a kind and a number, host-0 or cuda-0", c.Device))
 	}
+	if c.Affinity != AffinityAuto && c.Affinity != AffinityOff {
+		faults = append(faults, fault("affinity", "%q; want %s or %s", c.Affinity, AffinityAuto, AffinityOff))
+	}
 	if c.QueueJobs < 1 || c.QueueJobs > 1<<20 {
 		faults = append(faults, fault("queue_jobs", "%d; want 1 to %d", c.QueueJobs, 1<<20))
 	}
@@ -225,6 +240,18 @@ func (c *WorkerConfig) faults() []error {
 func (c *WorkerConfig) DeviceKind() string {
 	kind, _, _ := strings.Cut(c.Device, "-")
 	return kind
+}
+
+// DeviceNumber returns the number in a device's name.
+//
+// REQUIRES: Validate has found no fault.
+func (c *WorkerConfig) DeviceNumber() int {
+	_, digits, _ := strings.Cut(c.Device, "-")
+	number, err := strconv.Atoi(digits)
+	if err != nil {
+		panic("BUG: device " + strconv.Quote(c.Device))
+	}
+	return number
 }
 
 func (c *Common) setDefaults() {

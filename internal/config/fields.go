@@ -170,6 +170,7 @@ func (c *LookupdConfig) Fields() []Field {
 func (c *WorkerConfig) Fields() []Field {
 	fields := append(c.Common.fields(),
 		named(SectionWorker, "device", "host-0", "`device` of the engine rank: host-0, cuda-0").text(&c.Device),
+		named(SectionWorker, "affinity", AffinityAuto, "auto keeps the worker's threads to the cores next to its GPU, off leaves them where they are").text(&c.Affinity),
 		named(SectionWorker, "verify", "false, the engine decides", "compare the checksum of every loaded shard").bool(&c.Verify),
 		named(SectionWorker, "queue_jobs", "1024", "`jobs` that may wait, loads and stores each, by engine rank").number(&c.QueueJobs),
 		named(SectionWorker, "load_workers", "2", "`loads` that run at a time, by engine rank").number(&c.LoadWorkers),

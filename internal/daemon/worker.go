@@ -57,6 +57,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	}
 	defer ops.close() //nolint:contextcheck // ctx is over by then
 
+	placeWorker(cfg, log)
 	background, cores := new(proc.Background), runtime.GOMAXPROCS(0) // background work will add to these
 	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
 	chunks, closeStore, err := connectStore(dir, background.Run, log)
