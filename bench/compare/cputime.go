@@ -55,11 +55,24 @@ func parseBusy(stat []byte) (time.Duration, error) {
 // sessionTime is the CPU time of all processes of the given process sessions, of
 // their children that have ended too.
 func sessionTime(proc string, sessions []int) (time.Duration, error) {
+	var ticks int64
+	err := eachProcess(proc, sessions, func(_ string, used int64) { ticks += used })
+	return time.Duration(ticks) * (time.Second / ticksPerSecond), err
+}
+
+// sessionProcesses are the ids of all processes of the given process sessions.
+func sessionProcesses(proc string, sessions []int) (pids []string, err error) {
+	err = eachProcess(proc, sessions, func(pid string, _ int64) { pids = append(pids, pid) })
+	return pids, err
+}
+
+// eachProcess calls do with every process of the given process sessions, and the
+// ticks that it has used.
+func eachProcess(proc string, sessions []int, do func(pid string, ticks int64)) error {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
-		return 0, fmt.Errorf("listing processes: %w", err)
+		return fmt.Errorf("listing processes: %w", err)
 	}
-	var ticks int64
 	for _, entry := range entries {
 		if _, err := strconv.Atoi(entry.Name()); err != nil {
 			continue
@@ -69,17 +82,17 @@ func sessionTime(proc string, sessions []int) (time.Duration, error) {
 			continue
 		}
 		if err != nil {
-			return 0, fmt.Errorf("reading a process's times: %w", err)
+			return fmt.Errorf("reading a process's times: %w", err)
 		}
 		session, used, err := parseStat(line)
 		if err != nil {
-			return 0, fmt.Errorf("process %s: %w", entry.Name(), err)
+			return fmt.Errorf("process %s: %w", entry.Name(), err)
 		}
 		if slices.Contains(sessions, session) {
-			ticks += used
+			do(entry.Name(), used)
 		}
 	}
-	return time.Duration(ticks) * (time.Second / ticksPerSecond), nil
+	return nil
 }
 
 // parseStat reads session and CPU ticks of a line of /proc/PID/stat. The second

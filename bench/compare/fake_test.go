@@ -96,6 +96,8 @@ func (s *fakeSystem) CPUTime() (time.Duration, error) {
 	return time.Duration(len(s.engine.mu.asked)) * time.Second, nil
 }
 
+func (s *fakeSystem) HoldPrograms() (int64, error) { return 1 << 20, nil }
+
 func (s *fakeSystem) Close() error {
 	s.client.Close()
 	s.closed.add(s.name)

@@ -125,6 +125,7 @@ type hostedSystem struct {
 	input    io.Closer
 	client   *Client
 	sessions []int
+	held     *programs // nil until HoldPrograms
 }
 
 func (s *hostedSystem) Name() string { return s.name }
@@ -141,11 +142,24 @@ func (s *hostedSystem) Idle(ctx context.Context) (bool, error) { return s.client
 
 func (s *hostedSystem) CPUTime() (time.Duration, error) { return sessionTime("/proc", s.sessions) }
 
+// HoldPrograms implements System.
+func (s *hostedSystem) HoldPrograms() (int64, error) {
+	held, bytes, err := holdPrograms("/proc", s.sessions)
+	if err != nil {
+		return 0, err
+	}
+	s.held = held
+	return bytes, nil
+}
+
 // Close ends the host's input, upon which it ends its engine and the rest. A host
 // that does not is killed, and what it started after it.
 func (s *hostedSystem) Close() error {
 	if s.client != nil {
 		s.client.Close()
+	}
+	if s.held != nil {
+		s.held.Close()
 	}
 	s.input.Close()
 	kill := time.AfterFunc(stopLimit, func() {

@@ -109,6 +109,7 @@ func (r *Run) model(ctx context.Context, model string) (err error) {
 	if err := b.warmUp(ctx); err != nil {
 		return err
 	}
+	b.holdPrograms(model)
 	for _, cell := range cells {
 		if err := b.measure(ctx, cell); err != nil {
 			return fmt.Errorf("%s, %d tokens: %w", cell.Part, cell.Tokens, err)
@@ -172,6 +173,19 @@ func (b *bench) warmUp(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// holdPrograms keeps in memory what all systems run, so that none pays for pages
+// that the machine took back while the others had their turns.
+func (b *bench) holdPrograms(model string) {
+	for _, s := range b.systems {
+		n, err := s.HoldPrograms()
+		if err != nil {
+			b.Progress("%s: measured with programs that the machine may drop from memory: %v", model, err)
+			return
+		}
+		b.Progress("%s: %d MiB of %s's programs are held in memory", model, n>>20, s.Name())
+	}
 }
 
 // ask runs one request on a system that is quiet.

@@ -18,6 +18,9 @@ type System interface {
 	Idle(ctx context.Context) (bool, error)
 	// CPUTime is what all processes of the system have used.
 	CPUTime() (time.Duration, error)
+	// HoldPrograms keeps in memory, until Close, what its processes have mapped of
+	// files by now, and returns how many bytes that is. It is called once.
+	HoldPrograms() (int64, error)
 	// Close ends all of its processes and waits.
 	Close() error
 }
