@@ -101,7 +101,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := LookupdConfig{
 		Common:     Common{RuntimeDir: "/env", LogLevel: "info", LogFormat: "auto", Linger: time.Minute, Autostarted: true},
-		StoreBytes: 3 << 30, EvictionPolicy: "hazard", LeaseTTL: 10 * time.Second,
+		StoreBytes: 3 << 30, NUMA: "auto", EvictionPolicy: "hazard", LeaseTTL: 10 * time.Second,
 	}
 	if *c != want {
 		t.Errorf("got %+v, want %+v", *c, want)
@@ -266,9 +266,9 @@ func TestCheckFile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write("log_level: loud\nlingr: 1m\nlookupd:\n  store_bytes: many\n  lease_ttl: 1ms\nworker:\n  device: gpu\n  queue_jobs: -4\n")
+	write("log_level: loud\nlingr: 1m\nlookupd:\n  store_bytes: many\n  lease_ttl: 1ms\n  numa: maybe\nworker:\n  device: gpu\n  queue_jobs: -4\n")
 	err := CheckFile(name, fstest.MapFS{})
-	for _, want := range []string{"log_level", "lingr", "store_bytes", "lease_ttl", "device", "queue_jobs"} {
+	for _, want := range []string{"log_level", "lingr", "store_bytes", "lease_ttl", "numa", "device", "queue_jobs"} {
 		if err == nil || strings.Count(err.Error(), want) != 1 {
 			t.Errorf("%q is not once in: %v", want, err)
 		}

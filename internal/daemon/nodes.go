@@ -13,42 +13,26 @@ import (
 )
 
 // storeNodes returns the NUMA nodes that a new store's memory is divided between,
-// with what each has room for. Left out are nodes that this process may not use,
-// those without memory, and those without cores: their memory is a GPU's or behind
-// a slower link. None: the store leaves it to the kernel.
+// with what each has room for. None: the store leaves it to the kernel.
 func storeNodes(root fs.FS, mode string, log *slog.Logger) []embedded.NodeRoom {
 	if mode == config.NUMAOff {
 		return nil
 	}
-	nodes, err := topology.Nodes(root)
+	nodes, left, err := topology.MemoryNodes(root)
 	if err != nil {
 		log.Warn("the machine's NUMA nodes can't be read; the store is not divided between them", "error", err)
 		return nil
 	}
-	allowed, err := topology.Allowed(root)
-	if err != nil {
-		log.Warn("which NUMA nodes are allowed can't be read; the store is not divided between them", "error", err)
-		return nil
+	for _, l := range left {
+		log.Info("a NUMA node gets no part of the store", "node", l.Node, "reason", l.Why)
 	}
-	var rooms []embedded.NodeRoom
+	rooms := make([]embedded.NodeRoom, 0, len(nodes))
 	for i := range nodes {
-		n := &nodes[i]
-		why := ""
-		switch {
-		case n.MemoryBytes == 0:
-			why = "it has no memory"
-		case allowed.Nodes != nil && !allowed.Nodes.Has(n.ID):
-			why = "this process may not use it (cpuset)"
-		case len(n.CPUs) == 0:
-			why = "it has no cores: its memory is a GPU's or far away"
-		case len(rooms) == embedded.MaxNodes:
-			why = "there are too many"
+		if i == embedded.MaxNodes {
+			log.Info("NUMA nodes get no part of the store: there are too many", "nodes", len(nodes), "at_most", embedded.MaxNodes)
+			break
 		}
-		if why != "" {
-			log.Info("a NUMA node gets no part of the store", "node", n.ID, "reason", why)
-			continue
-		}
-		rooms = append(rooms, embedded.NodeRoom{Node: n.ID, Bytes: n.FreeBytes + n.CacheBytes})
+		rooms = append(rooms, embedded.NodeRoom{Node: nodes[i].ID, Bytes: nodes[i].RoomBytes()})
 	}
 	return rooms
 }

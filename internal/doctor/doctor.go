@@ -75,6 +75,8 @@ type System struct {
 type Settings struct {
 	RuntimeDir string
 	StoreBytes uint64
+	// NUMA is config.NUMAAuto or config.NUMAOff.
+	NUMA string
 	// DiskDir and DiskBytes are those of the disk tier; "" for none.
 	DiskDir   string
 	DiskBytes uint64
@@ -95,7 +97,7 @@ type check struct {
 // checks in the order of the report.
 func checks() []check {
 	return []check{
-		{"memory", memory}, {"shm", devShm}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages}, {"disk", disk},
+		{"memory", memory}, {"shm", devShm}, {"numa", numa}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages}, {"disk", disk},
 		{"runtime_dir", runtimeDir}, {"sockets", sockets}, {"daemons", daemons}, {"umask", umask}, {"ptrace", ptrace},
 		{"expandable_segments", expandableSegments}, {"vllm", vllm}, {"hash", hashSeed},
 	}

@@ -41,7 +41,7 @@ func registries() map[string]*Registry {
 			Disk:   &disk.Stats{InService: true, CapacityBytes: 5000, UsedBytes: 70, Errors: [disk.ErrorKinds]uint64{disk.KindIO: 3}, QueuedBytes: 8, ScanRegions: 4, ScannedRegions: 1},
 			Tiers:  embedded.TierStats{Demoted: 6, Lost: 1, Promoted: 2},
 			Missed: [embedded.MissReasons]uint64{embedded.MissExpired: 4},
-			Chunks: 4, CapacityBytes: 1000, SizeBytes: 2000, UsedBytes: 300, PinnedBytes: 50, IdleBytes: 60, SlotsMoved: 12, Recovered: &embedded.Recovery{Chunks: 4, Dropped: 1},
+			Chunks: 4, CapacityBytes: 1000, SizeBytes: 2000, UsedBytes: 300, PinnedBytes: 50, IdleBytes: 60, SlotsMoved: 12, Nodes: []embedded.NodeStats{{Node: -1, SizeBytes: 500}, {Node: 4, SizeBytes: 1500, CapacityBytes: 1000, UsedBytes: 300}}, Recovered: &embedded.Recovery{Chunks: 4, Dropped: 1},
 			PutsNoSpace: 1, PutsDraining: 2, PutsOverQuota: 3, Policy: "lru", EvictedAges: [9]uint64{2, 0, 5, 8: 1}, EvictedAge: time.Hour, Created: 9,
 		}
 	}
@@ -96,7 +96,8 @@ func TestScrape(t *testing.T) {
 		`mooncake_sidecar_store_eviction_age_seconds_bucket{le="1"} 2`, `mooncake_sidecar_store_eviction_age_seconds_bucket{le="60"} 7`,
 		`mooncake_sidecar_store_eviction_age_seconds_bucket{le="+Inf"} 8`, `mooncake_sidecar_store_eviction_age_seconds_sum 3600`,
 		`mooncake_sidecar_lookup_missed_chunks_total{reason="expired"} 4`, `mooncake_sidecar_store_capacity_bytes{tier="disk"} 5000`,
-		`mooncake_sidecar_store_idle_bytes 60`, `mooncake_sidecar_store_moved_slots_total 12`,
+		`mooncake_sidecar_store_node_bytes{node="none"} 500`, `mooncake_sidecar_store_node_bytes{node="4"} 1500`, `mooncake_sidecar_store_node_used_bytes{node="4"} 300`,
+		`mooncake_sidecar_store_node_prepared_bytes{node="4"} 1000`, `mooncake_sidecar_store_idle_bytes 60`, `mooncake_sidecar_store_moved_slots_total 12`,
 		`mooncake_sidecar_store_disk_in_service 1`, `mooncake_sidecar_store_disk_io_duration_seconds_sum{operation="read"} 0.003`, `mooncake_sidecar_store_disk_errors_total{kind="io"} 3`, `mooncake_sidecar_store_disk_scan_ratio 0.25`,
 		`mooncake_sidecar_store_disk_queue_bytes{direction="down"} 8`, `mooncake_sidecar_store_migrated_chunks_total{direction="down",result="lost"} 1`,
 		`mooncake_sidecar_store_miss_ratio{memory="2x"} 0.39`, `mooncake_sidecar_store_curve_hits_total{memory="1x"} 44`,

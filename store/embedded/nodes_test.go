@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/embedded/storepb"
 )
 
 // fourNodes is a machine whose nodes have gaps in their numbers, as after one was
@@ -78,6 +80,29 @@ func TestChunksAreNearTheirWriters(t *testing.T) {
 	}
 	if w.storeNear(s, ns, 0, chunk); w.m.Stats().Removed[RemovedEvicted] != 1 {
 		t.Error("a full store evicted nothing, or too much")
+	}
+}
+
+// TestAPutSaysItsNode: the number comes over the wire as it is meant; a node that
+// no kernel has is none.
+func TestAPutSaysItsNode(t *testing.T) {
+	w := newBareWorldOn(t, 32<<20, fourNodes(1<<40))
+	w.prepare()
+	s, ns := w.open(1, 1, 100, Declaration{}), w.namespace(testSpec("m", 4096, 1))
+	service := NewService(w.m)
+	for near, want := range map[uint32][]int{1: {0}, 2: {1}, 5: {4}, 6: {5}, 0: {0, 1, 4, 5}, 9: {0, 1, 4, 5}, 1 << 31: {0, 1, 4, 5}} {
+		hash := testHash(int(near))
+		reply, err := service.PutStart(t.Context(), &storepb.PutStartRequest{
+			Session: &storepb.Session{Client: s.Client, Number: s.Number}, Namespace: &storepb.Namespace{Id: uint32(ns.ID), ResetEpoch: ns.ResetEpoch},
+			Groups: []uint32{0}, Shards: []uint32{0}, Depths: []uint32{0}, Hashes: hash[:], Parents: make([]byte, len(hash)), NearNode: near,
+		})
+		if err != nil || len(reply.GetOffsets()) != 1 {
+			t.Fatalf("near %d: %v, %v", near, reply, err)
+		}
+		slab := reply.GetOffsets()[0] / w.m.seg.SlabBytes
+		if got := w.m.nodes[w.m.alloc.slabs[slab].home]; !slices.Contains(want, got) {
+			t.Errorf("near %d: node %d, want one of %v", near, got, want)
+		}
 	}
 }
 

@@ -50,7 +50,7 @@ func (d *Daemon) doctorCommand() *cli.Command {
 				python = guessPython(c.Context, system, list)
 			}
 			findings := doctor.Run(c.Context, system, &doctor.Settings{
-				RuntimeDir: dir, StoreBytes: storeBytes(settings), DiskDir: valueOf(settings, "disk_dir"), DiskBytes: diskBytes(settings), Version: version.Version, PythonPath: python, HashAlgorithm: c.String("hash-algo"),
+				RuntimeDir: dir, StoreBytes: storeBytes(settings), NUMA: valueOf(settings, "numa"), DiskDir: valueOf(settings, "disk_dir"), DiskBytes: diskBytes(settings), Version: version.Version, PythonPath: python, HashAlgorithm: c.String("hash-algo"),
 			})
 			if c.Bool("json") {
 				err = printJSON(d.Out, findings)
