@@ -59,7 +59,7 @@ test: setup-peers build build-faults ## everything CI runs, vLLM included
 	$(PYTEST) pyshim/tests
 	$(MAKE) --no-print-directory test-upstream
 	$(MAKE) --no-print-directory test-vllm-rules
-	$(PYTEST) tests/e2e
+	$(PYTEST) --durations=25 tests/e2e
 	$(PYTEST) tests/packaging
 
 .PHONY: test-wheel-root
