@@ -134,20 +134,6 @@ func (m *Register) checkCounts() error {
 
 func (m *Registered) check() error { return checkText(m.NamespaceDigest, m.LookupPath) }
 
-func (m *StoreJob) check() error {
-	for _, b := range m.BoundaryPuts {
-		if b[0] < 0 || b[0] >= maxGroups || b[1] < 0 || b[1] >= MaxBlocks || b[2] < 1 || b[2] > maxTokens {
-			return fmt.Errorf("boundary put (group %d, block %d, %d tokens)", b[0], b[1], b[2])
-		}
-	}
-	_, err := kv.NewHashBlob(m.Hashes, m.HashLen)
-	if err == nil && len(m.TokenIDs)%4 != 0 {
-		err = fmt.Errorf("token_ids has %d bytes, no multiple of 4", len(m.TokenIDs))
-	}
-	return first(checkJob(m.Job), err, checkText(m.Request, m.SaltTag), checkTables(m.Blocks), checkControls(m.Controls),
-		checkTokens(m.TokenLen, m.CompletedTokens, m.PromptTokens, m.PrefillEnd, m.TokenStart))
-}
-
 func (m *LoadJob) check() error {
 	for _, t := range m.TailBoundaries {
 		if t[0] < 0 || t[0] >= maxGroups || t[1] < 1 || t[1] > maxTokens {
@@ -164,7 +150,7 @@ func (m *Cancel) check() error { return nil }
 func (m *Finished) check() error { return first(checkText(m.Requests...), checkText(m.Preempted...)) }
 
 func (m *Result) check() error {
-	return first(checkJob(m.Job), checkText(m.Kind, m.Status, m.Reason), checkTables([][]byte{m.Failed}))
+	return first(checkJob(m.Job), checkText(m.Kind, m.Status, m.Reason), checkTables([][]byte{m.Failed, m.Incomplete}))
 }
 
 func (m *Ping) check() error { return nil }

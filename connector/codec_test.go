@@ -33,6 +33,13 @@ func testRegister() *Register {
 	}
 }
 
+func testPart() StoreJob {
+	return StoreJob{
+		Request: "r", TokenLen: 48, CompletedTokens: 50, PromptTokens: 40, PrefillEnd: 40, HashLen: 32, FirstHash: 1, Hashes: make([]byte, 64),
+		FirstBlock: []int{1}, Blocks: [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}}, BoundaryPuts: [][3]int{{0, 1, 16}, {0, 2, 32}}, Label: Label{SaltTag: "s"},
+	}
+}
+
 func messages() []any {
 	spec := testSpec()
 	return []any{
@@ -41,15 +48,17 @@ func messages() []any {
 		&Error{Type: TypeError, Code: CodeMalformed, Message: "no", Job: 4},
 		testRegister(),
 		&Registered{Type: TypeRegistered, NamespaceDigest: "ab", StoreReady: true},
-		&StoreJob{Type: TypeStore, Job: 1, Epoch: 2, Request: "r", TokenLen: 32, CompletedTokens: 40, PromptTokens: 40,
-			PrefillEnd: 40, HashLen: 32, Hashes: make([]byte, 64), Blocks: [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}},
-			BoundaryPuts: [][3]int{{0, 1, 16}}, SaltTag: "s", TokenIDs: []byte{1, 0, 0, 0}, TokenStart: 0, Event: -1},
+		&StoreBatch{Type: TypeStore, Job: 1, Epoch: 2, Event: -1, Parts: []StoreJob{testPart(), {
+			Request: "puts alone", PrefillEnd: 40, FirstBlock: []int{0}, Blocks: [][]byte{{}},
+			Label: Label{SaltTag: "s", TTLSeconds: 60, Pin: 1}, BoundaryPuts: [][3]int{{0, 2, 48}}, Controls: Controls{MaxOffloadTokens: new(int)},
+		}}},
 		&LoadJob{Type: TypeLoad, Job: 1<<63 - 1, Request: "r", TokenLen: 32, LocalTokens: 16, HashLen: 32, Hashes: make([]byte, 64),
 			Blocks: [][]byte{{1, 0, 0, 0, 2, 0, 0, 0}}, TailBoundaries: [][2]int{{0, 32}}},
 		&Cancel{Type: TypeCancel, Jobs: []uint64{1, 2}},
 		&Finished{Type: TypeFinished, Requests: []string{"a"}, Preempted: []string{"b"}},
 		&Result{Type: TypeResult, Job: 1, Kind: TypeLoad, Status: StatusFailed, Reason: "x", Failed: []byte{1, 0, 0, 0},
 			Asked: 3, Micros: 5, AskMicros: 1, MoveMicros: 3},
+		&Result{Type: TypeResult, Job: 1, Kind: TypeStore, Status: StatusFailed, Reason: "x", Incomplete: []byte{1, 0, 0, 0}},
 		&Ping{Type: TypePing, Seq: 1}, &Pong{Type: TypePong, Seq: 1, StoreReady: true},
 		&Engine{Type: TypeEngine, Namespace: spec, LookupPath: "/p", LookupEngine: "e"},
 		&LookupChannel{Type: TypeLookupChannel, FDs: 1},
@@ -174,15 +183,30 @@ func TestDecodeRefuses(t *testing.T) {
 		"bytes behind":          {append(edit(t, &Ping{Type: TypePing}, nil), 0), 0, "after the map"},
 		"job 0":                 {edit(t, storeJob, map[string]any{"job": 0}), 0, "job id"},
 		"job with the top bit":  {edit(t, storeJob, map[string]any{"job": uint64(1) << 63}), 0, "job id"},
-		"negative tokens":       {edit(t, storeJob, map[string]any{"token_len": -1}), 1, "token count"},
+		"negative tokens":       {edit(t, loadJob, map[string]any{"token_len": -1}), 1<<63 - 1, "token count"},
 		"huge tokens":           {edit(t, loadJob, map[string]any{"token_len": 1 << 40}), 1<<63 - 1, "token count"},
 		"hashes do not fit":     {edit(t, storeJob, map[string]any{"hashes": make([]byte, 63)}), 1, "hash"},
 		"long hashes":           {edit(t, storeJob, map[string]any{"hash_len": 64}), 1, "hash"},
+		"hashes left over":      {edit(t, storeJob, map[string]any{"hashes": make([]byte, 96)}), 1, "32 bytes of hashes and 0 of blocks are left"},
+		"too few hashes":        {edit(t, storeJob, map[string]any{"hashes": make([]byte, 32)}), 1, "part 0: hashes"},
+		"too few blocks":        {edit(t, storeJob, map[string]any{"blocks": make([]byte, 4)}), 1, "part 0: blocks"},
+		"odd blocks":            {edit(t, storeJob, map[string]any{"blocks": make([]byte, 9)}), 1, "multiple of 4"},
+		"rows of other groups":  {edit(t, storeJob, map[string]any{"groups": 2}), 1, "rows have"},
+		"groups of no number":   {edit(t, storeJob, map[string]any{"groups": -1}), 1, "groups"},
+		"parts without rows":    {edit(t, storeJob, map[string]any{"reqs": make([]string, MaxParts+1)}), 1, "parts, at most"},
+		"tokens beyond":         {edit(t, storeJob, map[string]any{"rows": rows(0, 1<<31+1)}), 1, "token count"},
+		"counts that overflow":  {edit(t, storeJob, map[string]any{"rows": rows(colHashes, 1<<32-1)}), 1, "part 0: hashes"},
+		"a limit beyond":        {edit(t, storeJob, map[string]any{"rows": rows(colMaxOffload, 1<<32-2)}), 1, "token count"},
+		"no such label":         {edit(t, storeJob, map[string]any{"labels": []Label{}}), 1, "label 0 of 0"},
+		"pin of no kind":        {edit(t, storeJob, map[string]any{"labels": []Label{{Pin: 3}, {}}}), 1, "pin 3"},
+		"ttl beyond":            {edit(t, storeJob, map[string]any{"labels": []Label{{TTLSeconds: 1 << 32}, {}}}), 1, "time to live"},
+		"puts of no part":       {edit(t, storeJob, map[string]any{"puts": []byte{2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 16, 0, 0, 0}}), 1, "part 2 of 2"},
+		"odd puts":              {edit(t, storeJob, map[string]any{"puts": make([]byte, 15)}), 1, "multiple of 16"},
 		"odd block table":       {edit(t, loadJob, map[string]any{"blocks": [][]byte{{1, 2, 3}}}), 1<<63 - 1, "multiple of 4"},
 		"table of a wrong type": {edit(t, loadJob, map[string]any{"blocks": 4}), 1<<63 - 1, ""},
-		"boundary put of null":  {edit(t, storeJob, map[string]any{"boundary_puts": [][3]int{{0, 1, 0}}}), 1, "boundary put"},
+		"boundary put of null":  {edit(t, storeJob, map[string]any{"puts": make([]byte, 16)}), 1, "boundary put"},
 		"tail boundary group":   {edit(t, loadJob, map[string]any{"tails": [][2]int{{64, 16}}}), 1<<63 - 1, "tail boundary"},
-		"long request":          {edit(t, storeJob, map[string]any{"req": strings.Repeat("r", maxText+1)}), 1, "text"},
+		"long request":          {edit(t, loadJob, map[string]any{"req": strings.Repeat("r", maxText+1)}), 1<<63 - 1, "text"},
 		"one block":             {edit(t, register, map[string]any{"num_blocks": 1}), 0, "num_blocks"},
 		"no strides":            {edit(t, register, map[string]any{"put_stride": []int{}}), 0, "put_stride"},
 		"phase beyond stride":   {edit(t, register, map[string]any{"put_phase": []int{1}}), 0, "put_phase"},
@@ -201,6 +225,31 @@ func TestDecodeRefuses(t *testing.T) {
 		}
 		if bad.Job != c.job || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: job %d, %q; want job %d and %q", name, bad.Job, err, c.job, c.text)
+		}
+	}
+}
+
+// rows are those of the batch of messages, of one group, with one value changed.
+func rows(column int, value uint32) []byte {
+	first := []uint32{48, 50, 40, 40, noLimit, 0, 1, 2, 1, 2}
+	first[column] = value
+	var out []byte
+	for _, n := range append(first, 0, 0, 0, 40, 0, 1, 0, 0, 0, 0) {
+		out = binary.LittleEndian.AppendUint32(out, n)
+	}
+	return out
+}
+
+// Parts that do not go together must not be sent as if they did.
+func TestEncodeRefusesPartsThatDiffer(t *testing.T) {
+	for name, change := range map[string]func(*StoreJob){
+		"tables": func(p *StoreJob) { p.Blocks = append(p.Blocks, nil) },
+		"hashes": func(p *StoreJob) { p.HashLen = 16 },
+	} {
+		other := testPart()
+		change(&other)
+		if _, err := AppendFrame(nil, &StoreBatch{Type: TypeStore, Job: 1, Parts: []StoreJob{testPart(), other}}); err == nil {
+			t.Errorf("%s: no error", name)
 		}
 	}
 }

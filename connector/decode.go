@@ -51,7 +51,7 @@ func newMessage(name string) message {
 	case TypeRegistered:
 		return new(Registered)
 	case TypeStore:
-		return new(StoreJob)
+		return new(StoreBatch)
 	case TypeLoad:
 		return new(LoadJob)
 	case TypeCancel:

@@ -15,6 +15,8 @@ const MaxLedgerRequests = 1 << 16
 // the one that came after; therefore only a job that its request's entry lists
 // counts, and retiring a request forgets the entry with its jobs.
 //
+// A job is known by its parts: each is of one request.
+//
 // Epochs: what an older epoch of the scheduler says is ignored, and a newer one
 // forgets everything.
 type Ledger struct {
@@ -22,14 +24,20 @@ type Ledger struct {
 	max      int
 	requests map[string]*list.Element // of *request, oldest first
 	order    *list.List
-	owner    map[uint64]*request // of live jobs
+	owner    map[JobPart]*request // of live parts
+}
+
+// JobPart names one part of a store job.
+type JobPart struct {
+	Job  uint64
+	Part int
 }
 
 // request is an entry. INVARIANT: it is in requests, under its id, or retired.
 type request struct {
 	id       string
 	offset   int // tokens saved from the first on, without a hole
-	live     int // jobs begun and not done
+	live     int // parts begun and not done
 	finished bool
 	retired  bool
 }
@@ -44,17 +52,17 @@ func NewLedger(maxRequests int) *Ledger {
 func (l *Ledger) clear() {
 	l.requests = map[string]*list.Element{}
 	l.order = list.New()
-	l.owner = map[uint64]*request{}
+	l.owner = map[JobPart]*request{}
 }
 
 // Epoch returns the newest epoch that a job was of, 0 before the first.
 func (l *Ledger) Epoch() uint64 { return l.epoch }
 
-// Begin notes a job of a request. It returns false for a job of an older epoch,
-// which must not be run.
+// Begin notes a part of a job, of request id. It returns false for one of an
+// older epoch, which must not be run.
 //
-// REQUIRES: no live job has this id.
-func (l *Ledger) Begin(epoch uint64, id string, job uint64) bool {
+// REQUIRES: no live part has this name.
+func (l *Ledger) Begin(epoch uint64, id string, part JobPart) bool {
 	if epoch < l.epoch {
 		return false
 	}
@@ -73,35 +81,35 @@ func (l *Ledger) Begin(epoch uint64, id string, job uint64) bool {
 	// of the same name; what it shares with the old one is its content.
 	r.finished = false
 	r.live++
-	l.owner[job] = r
+	l.owner[part] = r
 	return true
 }
 
-// Offset returns how many tokens of the job's request are saved. ok is false
-// when the request was retired since the job began: the job is void.
-func (l *Ledger) Offset(job uint64) (tokens int, ok bool) {
-	r := l.owner[job]
+// Offset returns how many tokens of the part's request are saved. ok is false
+// when the request was retired since the job began: the part is void.
+func (l *Ledger) Offset(part JobPart) (tokens int, ok bool) {
+	r := l.owner[part]
 	if r == nil || r.retired {
 		return 0, false
 	}
 	return r.offset, true
 }
 
-// Advance notes that the job's request is saved up to tokens. It never moves
-// back, and does nothing for a void job.
-func (l *Ledger) Advance(job uint64, tokens int) {
-	if r := l.owner[job]; r != nil && !r.retired {
+// Advance notes that the part's request is saved up to tokens. It never moves
+// back, and does nothing for a void part.
+func (l *Ledger) Advance(part JobPart, tokens int) {
+	if r := l.owner[part]; r != nil && !r.retired {
 		r.offset = max(r.offset, tokens)
 	}
 }
 
-// Done ends a job. A finished request is forgotten with its last one.
-func (l *Ledger) Done(job uint64) {
-	r := l.owner[job]
+// Done ends a part. A finished request is forgotten with its last one.
+func (l *Ledger) Done(part JobPart) {
+	r := l.owner[part]
 	if r == nil {
 		return
 	}
-	delete(l.owner, job)
+	delete(l.owner, part)
 	r.live--
 	if r.finished && r.live == 0 {
 		l.retire(r)
@@ -131,7 +139,7 @@ func (l *Ledger) Preempt(id string) {
 // Requests returns the number of requests that are known.
 func (l *Ledger) Requests() int { return len(l.requests) }
 
-// Live returns the number of jobs that are begun and not done.
+// Live returns the number of parts that are begun and not done.
 func (l *Ledger) Live() int { return len(l.owner) }
 
 func (l *Ledger) retire(r *request) {

@@ -7,35 +7,38 @@ import (
 	"pgregory.net/rapid"
 )
 
+// part numbers parts, two to a job.
+func part(n uint64) JobPart { return JobPart{Job: n / 2, Part: int(n % 2)} }
+
 func offset(t *testing.T, l *Ledger, job uint64, want int, wantOK bool) {
 	t.Helper()
-	if got, ok := l.Offset(job); got != want || ok != wantOK {
+	if got, ok := l.Offset(part(job)); got != want || ok != wantOK {
 		t.Errorf("offset of job %d: %d, %v; want %d, %v", job, got, ok, want, wantOK)
 	}
 }
 
 func TestLedgerOffsets(t *testing.T) {
 	l := NewLedger(10)
-	l.Begin(1, "a", 1)
+	l.Begin(1, "a", part(1))
 	offset(t, l, 1, 0, true)
-	l.Advance(1, 64)
-	l.Done(1)
-	l.Begin(1, "a", 2)
+	l.Advance(part(1), 64)
+	l.Done(part(1))
+	l.Begin(1, "a", part(2))
 	offset(t, l, 2, 64, true)
-	l.Advance(2, 32)
+	l.Advance(part(2), 32)
 	offset(t, l, 2, 64, true)
-	l.Done(2)
+	l.Done(part(2))
 	l.Finish("a")
-	l.Begin(1, "a", 3)
+	l.Begin(1, "a", part(3))
 	offset(t, l, 3, 0, true)
 }
 
 func TestLedgerFinishWaitsForJobs(t *testing.T) {
 	l := NewLedger(10)
-	l.Begin(1, "a", 1)
+	l.Begin(1, "a", part(1))
 	l.Finish("a")
 	offset(t, l, 1, 0, true)
-	l.Done(1)
+	l.Done(part(1))
 	if l.Requests() != 0 || l.Live() != 0 {
 		t.Errorf("%d requests, %d jobs left", l.Requests(), l.Live())
 	}
@@ -44,26 +47,26 @@ func TestLedgerFinishWaitsForJobs(t *testing.T) {
 // The id of a preempted request is used again while its old job still runs.
 func TestLedgerPreemptVoidsOldJobs(t *testing.T) {
 	l := NewLedger(10)
-	l.Begin(1, "a", 1)
+	l.Begin(1, "a", part(1))
 	l.Preempt("a")
 	offset(t, l, 1, 0, false)
-	l.Begin(1, "a", 2)
-	l.Advance(1, 1000)
+	l.Begin(1, "a", part(2))
+	l.Advance(part(1), 1000)
 	offset(t, l, 2, 0, true)
-	l.Done(1)
+	l.Done(part(1))
 	offset(t, l, 2, 0, true)
-	l.Advance(2, 16)
+	l.Advance(part(2), 16)
 	offset(t, l, 2, 16, true)
 }
 
 func TestLedgerEpochs(t *testing.T) {
 	l := NewLedger(10)
-	l.Begin(5, "a", 1)
-	l.Advance(1, 16)
-	if l.Begin(4, "a", 2) {
+	l.Begin(5, "a", part(1))
+	l.Advance(part(1), 16)
+	if l.Begin(4, "a", part(2)) {
 		t.Error("a job of an older epoch was accepted")
 	}
-	if !l.Begin(6, "a", 3) {
+	if !l.Begin(6, "a", part(3)) {
 		t.Error("a job of a newer epoch was refused")
 	}
 	offset(t, l, 1, 0, false)
@@ -72,11 +75,11 @@ func TestLedgerEpochs(t *testing.T) {
 
 func TestLedgerIsBounded(t *testing.T) {
 	l := NewLedger(3)
-	l.Begin(1, "busy", 1)
+	l.Begin(1, "busy", part(1))
 	for i := range 10 {
 		job := uint64(2 + i)
-		l.Begin(1, fmt.Sprint(i), job)
-		l.Done(job)
+		l.Begin(1, fmt.Sprint(i), part(job))
+		l.Done(part(job))
 	}
 	if l.Requests() != 3 {
 		t.Errorf("%d requests", l.Requests())
@@ -100,7 +103,7 @@ func TestLedgerProperties(t *testing.T) {
 			switch op := rapid.SampledFrom([]string{"begin", "advance", "done", "finish", "preempt"}).Draw(t, "op"); op {
 			case "begin":
 				id := name.Draw(t, "id")
-				l.Begin(1, id, next)
+				l.Begin(1, id, part(next))
 				if current[id] == nil {
 					current[id] = &incarnation{}
 				}
@@ -131,11 +134,11 @@ func TestLedgerProperties(t *testing.T) {
 				inc := jobs[job]
 				if op == "advance" {
 					to := rapid.IntRange(0, 100).Draw(t, "to")
-					l.Advance(job, to)
+					l.Advance(part(job), to)
 					inc.offset = max(inc.offset, to)
 					continue
 				}
-				l.Done(job)
+				l.Done(part(job))
 				live = append(live[:i], live[i+1:]...)
 				inc.live--
 				if inc.finished && inc.live == 0 {
@@ -148,7 +151,7 @@ func TestLedgerProperties(t *testing.T) {
 				}
 			}
 			for _, job := range live {
-				got, ok := l.Offset(job)
+				got, ok := l.Offset(part(job))
 				if want := jobs[job]; ok == want.retired || ok && got != want.offset {
 					t.Fatalf("job %d: %d, %v; want %+v", job, got, ok, want)
 				}

@@ -3,10 +3,11 @@ package connector
 import "github.com/mooncake-sidecar/sidecar/internal/kv"
 
 // ProtocolVersion is the version both sides must speak.
-const ProtocolVersion = 1
+const ProtocolVersion = 2
 
-// MaxFrameBytes bounds one frame. The largest honest one is a store job of a
-// million-token request: 62,500 hashes of 32 bytes and as many block ids.
+// MaxFrameBytes bounds one frame. The largest honest one is the store job of a
+// step that saves million-token requests again: 62,500 hashes of 32 bytes and as
+// many block ids each.
 const MaxFrameBytes = 64 << 20
 
 // Roles of a hello.
@@ -168,41 +169,6 @@ type Registered struct {
 	StoreReady bool `msgpack:"store_ready"`
 }
 
-// StoreJob asks for a request's complete blocks to be stored. The bytes are
-// final when the frame arrives (host) or when the event has completed (cuda).
-type StoreJob struct {
-	Type  string `msgpack:"t"`
-	Job   uint64 `msgpack:"job"`
-	Epoch uint64 `msgpack:"epoch"`
-	// Request is the engine's request id; ids repeat after preemption.
-	Request string `msgpack:"req"`
-	// TokenLen is the save boundary in tokens, a multiple of the scheduler
-	// block; 0 for a job of boundary puts alone.
-	TokenLen int `msgpack:"token_len"`
-	// CompletedTokens is the computed length at the end of the step.
-	CompletedTokens int `msgpack:"completed"`
-	PromptTokens    int `msgpack:"prompt_len"`
-	// PrefillEnd is the length of the current prefill, replayed outputs included.
-	PrefillEnd int `msgpack:"prefill_end"`
-	// HashLen and Hashes are all block hashes of the request from the first; the
-	// parent of chunk i and its depth follow from them.
-	HashLen int    `msgpack:"hash_len"`
-	Hashes  []byte `msgpack:"hashes"`
-	// Blocks is core's current block table by store group: little-endian u32.
-	Blocks [][]byte `msgpack:"blocks"`
-	// BoundaryPuts are blocks stored under an explicit prefix hash:
-	// (store group, block id, tokens).
-	BoundaryPuts [][3]int `msgpack:"boundary_puts,omitempty"`
-	SaltTag      string   `msgpack:"salt_tag,omitempty"`
-	// TokenIDs are little-endian u32 from TokenStart on, for KV events; empty
-	// unless asked for.
-	TokenIDs   []byte   `msgpack:"token_ids,omitempty"`
-	TokenStart int      `msgpack:"token_start,omitempty"`
-	Controls   Controls `msgpack:"controls,omitempty"`
-	// Event is the slot of the pre-shared event ring, -1 for none.
-	Event int `msgpack:"event"`
-}
-
 // LoadJob asks for a request's external hit to be loaded into its blocks. All
 // loads of a request are one job.
 type LoadJob struct {
@@ -266,6 +232,10 @@ type Result struct {
 	// Failed are the blocks of a load that do not hold verified bytes:
 	// little-endian u32. Every block that was not positively loaded is here.
 	Failed []byte `msgpack:"failed,omitempty"`
+	// Incomplete are the numbers of a store job's parts that are not saved without
+	// a hole: little-endian u32. Parts that are not here are saved if Status is ok
+	// or failed. A failed job of which no part is saved lists all of them.
+	Incomplete []byte `msgpack:"incomplete,omitempty"`
 	// Chunks and Bytes were moved; Existing chunks were found stored already.
 	Chunks   int   `msgpack:"chunks"`
 	Existing int   `msgpack:"existing"`

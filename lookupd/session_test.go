@@ -166,7 +166,7 @@ func TestBadSessions(t *testing.T) {
 			p.send(&connector.Hello{Type: connector.TypeHello, Protocol: 99, Role: connector.RoleProbe})
 		}, connector.CodeVersion},
 		"role of the other daemon": {func(t *testing.T, p *peer) {
-			p.send(&connector.Hello{Type: connector.TypeHello, Protocol: 1, Role: connector.RoleWorkerShim})
+			p.send(&connector.Hello{Type: connector.TypeHello, Protocol: connector.ProtocolVersion, Role: connector.RoleWorkerShim})
 		}, connector.CodeNotAllowed},
 		"no hello": {func(t *testing.T, p *peer) {
 			p.send(&connector.Ping{Type: connector.TypePing})

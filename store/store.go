@@ -12,6 +12,7 @@ package store
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
@@ -83,6 +84,26 @@ const (
 	PutUnderway
 )
 
+// Pin says how strongly a chunk is kept.
+type Pin uint8
+
+// The pins, weakest first.
+const (
+	PinNone Pin = iota
+	PinSoft     // evicted when nothing else can go
+	PinHard     // not evicted, as long as such chunks stay within their share
+)
+
+// PutOptions are what the items of one put have in common.
+type PutOptions struct {
+	// SaltTag is the tenant label for quotas and scoped removal, empty for none.
+	SaltTag string
+	// TTL is how long the chunks live, in whole seconds; 0: as long as the
+	// namespace's do.
+	TTL time.Duration
+	Pin Pin
+}
+
 // PutItem asks for room for one shard of a chunk.
 type PutItem struct {
 	Group uint32
@@ -153,9 +174,8 @@ type Store interface {
 	// OpenNamespace makes the namespace known and returns its id.
 	OpenNamespace(ctx context.Context, spec *kv.NamespaceSpec) (Namespace, error)
 
-	// PutStart asks for room for items; the grants are in their order. saltTag
-	// is the tenant label for quotas and scoped removal, empty for none.
-	PutStart(ctx context.Context, ns Namespace, saltTag string, items []PutItem) ([]PutGrant, error)
+	// PutStart asks for room for items; the grants are in their order.
+	PutStart(ctx context.Context, ns Namespace, opts PutOptions, items []PutItem) ([]PutGrant, error)
 	// PutEnd publishes. A chunk is visible once all its shards are. A false
 	// answer means that the put was void (reset, or reclaimed) and the bytes
 	// were dropped.

@@ -297,11 +297,20 @@ func ids(first uint32, n int) []uint32 {
 	return out
 }
 
-func (e *engine) storeJob(prefix string, blocks []uint32) *connector.StoreJob {
+// storeJob is a job of one part.
+func (e *engine) storeJob(prefix string, blocks []uint32) *connector.StoreBatch {
+	return e.batch(e.part(prefix, blocks))
+}
+
+func (e *engine) batch(parts ...connector.StoreJob) *connector.StoreBatch {
+	return &connector.StoreBatch{Type: connector.TypeStore, Job: e.next(), Epoch: 1, Event: -1, Parts: parts}
+}
+
+func (e *engine) part(prefix string, blocks []uint32) connector.StoreJob {
 	n := len(blocks) * tokens
-	return &connector.StoreJob{
-		Type: connector.TypeStore, Job: e.next(), Epoch: 1, Request: "r-" + prefix, TokenLen: n, CompletedTokens: n, PromptTokens: n,
-		PrefillEnd: n, HashLen: 32, Hashes: hashes(prefix, len(blocks)), Blocks: [][]byte{table(blocks...)}, Event: -1,
+	return connector.StoreJob{
+		Request: "r-" + prefix, TokenLen: n, CompletedTokens: n, PromptTokens: n,
+		PrefillEnd: n, HashLen: 32, Hashes: hashes(prefix, len(blocks)), Blocks: [][]byte{table(blocks...)},
 	}
 }
 

@@ -81,7 +81,7 @@ func TestSecondStoreFindsTheFirst(t *testing.T) {
 		t.Errorf("%d puts asked for, want 10", n)
 	}
 	other := e.storeJob("p", blocks)
-	other.Request = "other"
+	other.Parts[0].Request = "other"
 	if res = e.do(other); res.Status != connector.StatusOK || res.Existing != 10 || res.Asked != 10 || res.Chunks != 0 {
 		t.Errorf("%+v", res)
 	}
@@ -340,8 +340,8 @@ func TestBoundaryPuts(t *testing.T) {
 	r := newRig(t, nil)
 	e := r.engine()
 	job := e.storeJob("p", ids(1, 4))
-	job.TokenLen = 0
-	job.BoundaryPuts = [][3]int{{0, 3, 48}, {0, 0, 16}}
+	job.Parts[0].TokenLen = 0
+	job.Parts[0].BoundaryPuts = [][3]int{{0, 3, 48}, {0, 0, 16}}
 	if res := e.do(job); res.Chunks != 1 || res.Status != connector.StatusOK {
 		t.Errorf("%+v", res)
 	}
@@ -485,7 +485,7 @@ func TestBoundaryPutOfAWholeChunk(t *testing.T) {
 	r := newRig(t, nil)
 	e := r.engine()
 	job := e.storeJob("p", ids(1, 3))
-	job.BoundaryPuts = [][3]int{{0, 3, 3 * tokens}}
+	job.Parts[0].BoundaryPuts = [][3]int{{0, 3, 3 * tokens}}
 	if res := e.do(job); res.Status != connector.StatusOK || res.Chunks != 3 {
 		t.Errorf("%+v", res)
 	}

@@ -40,7 +40,7 @@ func TestJobCounters(t *testing.T) {
 func TestQueueStats(t *testing.T) {
 	q := newQueue(10, 1<<20)
 	cancel := func() {}
-	for id, j := range []*job{{load: &connector.LoadJob{}}, {load: &connector.LoadJob{}}, {store: &connector.StoreJob{}}} {
+	for id, j := range []*job{{load: &connector.LoadJob{}}, {load: &connector.LoadJob{}}, {store: &connector.StoreBatch{}}} {
 		j.id, j.bytes, j.cancel = uint64(id+1), 100, cancel
 		if err := q.add(j); err != nil {
 			t.Fatal(err)

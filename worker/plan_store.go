@@ -17,11 +17,11 @@ type storeItem struct {
 	from int
 }
 
-// planStore lists what a store job saves behind start tokens, boundary puts
+// planStore lists what a part of a store job saves behind start tokens, boundary puts
 // first, then group by group in chunk order. end is the request's saved length
 // when all of it is stored.
 func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem, end int, err error) {
-	blob, err := r.blobOf(job.Hashes, job.HashLen)
+	blob, err := r.hashesOf(job)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -34,8 +34,8 @@ func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem,
 	l := r.spec.SchedulerBlockTokens
 	tokenLen, prefillEnd := bounded(job, l)
 	end = tokenLen / l * l
-	if end/r.spec.HashBlockTokens > blob.Len() {
-		return nil, 0, fmt.Errorf("%w: %d tokens want %d hashes, there are %d", errJob, end, end/r.spec.HashBlockTokens, blob.Len())
+	if end/r.spec.HashBlockTokens > blob.end() {
+		return nil, 0, fmt.Errorf("%w: %d tokens want %d hashes, there are %d", errJob, end, end/r.spec.HashBlockTokens, blob.end())
 	}
 	if end <= start {
 		return r.everyShard(items), end, nil
@@ -45,15 +45,18 @@ func (r *rank) planStore(job *connector.StoreJob, start int) (items []storeItem,
 		return nil, 0, fmt.Errorf("%w: %w", errJob, err)
 	}
 	for g, group := range r.groups {
-		table := job.Blocks[g]
-		for chunk := masks[g].First; chunk < masks[g].End() && 4*chunk < len(table); chunk++ {
-			block := blockAt(table, chunk)
+		table, begin := job.Blocks[g], job.FirstBlockOf(g)
+		for chunk := max(masks[g].First, begin); chunk < min(masks[g].End(), begin+len(table)/4); chunk++ {
+			block := blockAt(table, chunk-begin)
 			if block == nullBlock || !masks[g].Has(chunk) || !group.puts(chunk) {
 				continue
 			}
+			if !blob.has((chunk+1)*group.scale-1, chunk*group.scale-1) {
+				return nil, 0, fmt.Errorf("%w: group %d: chunk %d lies before hash %d", errJob, g, chunk, blob.first)
+			}
 			items = append(items, storeItem{block: block, from: chunk * group.blockTokens, put: store.PutItem{
 				Group: uint32(g), Shard: group.shard, Depth: uint32(chunk),
-				Hash: blob.At((chunk+1)*group.scale - 1), Parent: r.parent(blob, g, chunk),
+				Hash: blob.at((chunk+1)*group.scale - 1), Parent: r.parent(blob, g, chunk),
 			}})
 		}
 	}
@@ -92,7 +95,7 @@ func bounded(job *connector.StoreJob, schedulerBlock int) (tokenLen, prefillEnd 
 
 // boundaryPuts lists the blocks that are saved under the hash of an explicit
 // prefix: the state of a Mamba group, the partial end of a prompt.
-func (r *rank) boundaryPuts(job *connector.StoreJob, blob kv.HashBlob) ([]storeItem, error) {
+func (r *rank) boundaryPuts(job *connector.StoreJob, blob hashRun) ([]storeItem, error) {
 	var items []storeItem
 	for _, b := range job.BoundaryPuts {
 		g, block, tokens := b[0], b[1], b[2]
@@ -100,10 +103,13 @@ func (r *rank) boundaryPuts(job *connector.StoreJob, blob kv.HashBlob) ([]storeI
 			return nil, fmt.Errorf("%w: a boundary put of group %d, block %d", errJob, g, block)
 		}
 		index := tokens/r.spec.HashBlockTokens - 1
-		if tokens%r.spec.HashBlockTokens != 0 || index < 0 || index >= blob.Len() {
-			return nil, fmt.Errorf("%w: group %d: a boundary put at %d tokens with %d hashes", errJob, g, tokens, blob.Len())
+		if tokens%r.spec.HashBlockTokens != 0 || index < 0 || index >= blob.end() {
+			return nil, fmt.Errorf("%w: group %d: a boundary put at %d tokens with %d hashes", errJob, g, tokens, blob.end())
 		}
 		chunk := ceilDiv(tokens, r.groups[g].blockTokens) - 1
+		if !blob.has(index, chunk*r.groups[g].scale-1) {
+			return nil, fmt.Errorf("%w: group %d: a boundary put at %d tokens lies before hash %d", errJob, g, tokens, blob.first)
+		}
 		if most := job.Controls.MaxOffloadTokens; most != nil && tokens > *most {
 			continue
 		}
@@ -112,18 +118,18 @@ func (r *rank) boundaryPuts(job *connector.StoreJob, blob kv.HashBlob) ([]storeI
 		}
 		items = append(items, storeItem{block: uint32(block), from: -1, put: store.PutItem{
 			Group: uint32(g), Shard: r.groups[g].shard, Depth: uint32(chunk),
-			Hash: blob.At(index), Parent: r.parent(blob, g, chunk),
+			Hash: blob.at(index), Parent: r.parent(blob, g, chunk),
 		}})
 	}
 	return items, nil
 }
 
 // parent returns the hash of the chunk before, zero for the first.
-func (r *rank) parent(blob kv.HashBlob, group, chunk int) kv.Hash {
+func (r *rank) parent(blob hashRun, group, chunk int) kv.Hash {
 	if chunk == 0 {
 		return kv.Hash{}
 	}
-	return blob.At(chunk*r.groups[group].scale - 1)
+	return blob.at(chunk*r.groups[group].scale - 1)
 }
 
 // puts reports whether this rank is the one of its equals that puts the chunk.

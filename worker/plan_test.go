@@ -189,7 +189,7 @@ func FuzzPlan(f *testing.F) {
 		r := hybridRank(t, fine)
 		load := &connector.LoadJob{Type: connector.TypeLoad, Job: 1, TokenLen: tokens, LocalTokens: local, HashLen: hashLen, Hashes: hashes,
 			Blocks: [][]byte{a, b}, TailBoundaries: [][2]int{{group, boundary}}}
-		put := &connector.StoreJob{Type: connector.TypeStore, Job: 1, TokenLen: tokens, PrefillEnd: prefill, HashLen: hashLen, Hashes: hashes,
+		put := connector.StoreJob{TokenLen: tokens, PrefillEnd: prefill, HashLen: hashLen, Hashes: hashes,
 			Blocks: [][]byte{a, b}, BoundaryPuts: [][3]int{{group, block, boundary}}}
 		if decodes(t, load) {
 			items, err := r.planLoad(load)
@@ -202,8 +202,8 @@ func FuzzPlan(f *testing.F) {
 				}
 			}
 		}
-		if decodes(t, put) {
-			items, _, err := r.planStore(put, 0)
+		if decodes(t, &connector.StoreBatch{Type: connector.TypeStore, Job: 1, Parts: []connector.StoreJob{put}}) {
+			items, _, err := r.planStore(&put, 0)
 			if err != nil && !errors.Is(err, errJob) {
 				t.Fatalf("store: %v", err)
 			}

@@ -16,7 +16,7 @@ import (
 type job struct {
 	id      uint64
 	load    *connector.LoadJob // one of the two
-	store   *connector.StoreJob
+	store   *connector.StoreBatch
 	bytes   int64
 	arrived time.Time
 	// namespace is the name under which a store puts, if it was open when the job
@@ -37,6 +37,9 @@ func (j *job) kind() string {
 	}
 	return connector.TypeStore
 }
+
+// part names a part of a store job.
+func (j *job) part(i int) connector.JobPart { return connector.JobPart{Job: j.id, Part: i} }
 
 // Refusals of a job.
 var (

@@ -39,7 +39,7 @@ func (n *session) read() error {
 
 func (n *session) take(msg any) error {
 	switch m := msg.(type) {
-	case *connector.StoreJob:
+	case *connector.StoreBatch:
 		j := n.newJob(m.Job)
 		j.store = m
 		if n.ledgerEpoch() < m.Epoch {
@@ -48,12 +48,15 @@ func (n *session) take(msg any) error {
 			n.namespace.ask()
 		}
 		j.namespace, j.named = n.namespace.known()
-		j.bytes = sizeOf(m.Hashes, m.TokenIDs, m.Blocks) + int64(len(m.BoundaryPuts)*24)
+		for i := range m.Parts {
+			p := &m.Parts[i]
+			j.bytes += sizeOf(p.Hashes, p.Blocks) + int64(len(p.BoundaryPuts)*24)
+		}
 		return n.addStore(j)
 	case *connector.LoadJob:
 		j := n.newJob(m.Job)
 		j.load = m
-		j.bytes = sizeOf(m.Hashes, nil, m.Blocks)
+		j.bytes = sizeOf(m.Hashes, m.Blocks)
 		return n.add(j)
 	case *connector.Cancel:
 		n.cancel(m)
@@ -67,11 +70,11 @@ func (n *session) take(msg any) error {
 	return nil
 }
 
-// jobBytes is what a job costs beside its fields of variable length.
+// jobBytes is what a job, or a part of one, costs beside its fields of variable length.
 const jobBytes = 1024
 
-func sizeOf(a, b []byte, tables [][]byte) int64 {
-	n := jobBytes + len(a) + len(b)
+func sizeOf(hashes []byte, tables [][]byte) int64 {
+	n := jobBytes + len(hashes)
 	for _, t := range tables {
 		n += len(t)
 	}
@@ -96,13 +99,23 @@ func (n *session) addStore(j *job) error {
 	if n.queue.known(j.id) {
 		return n.duplicate(j)
 	}
-	n.ledgerMu.Lock()
-	current := n.ledger.Begin(j.store.Epoch, j.store.Request, j.id)
-	n.ledgerMu.Unlock()
-	if !current {
+	if !n.begin(j) {
 		return n.drop(j, reasonStaleEpoch)
 	}
 	return n.add(j)
+}
+
+// begin notes a store job's parts in the ledger. It reports false for a job of an
+// older epoch.
+func (n *session) begin(j *job) bool {
+	n.ledgerMu.Lock()
+	defer n.ledgerMu.Unlock()
+	for i := range j.store.Parts {
+		if !n.ledger.Begin(j.store.Epoch, j.store.Parts[i].Request, j.part(i)) {
+			return false // so is every part: they have one epoch
+		}
+	}
+	return true
 }
 
 // add queues a job; a full queue drops the newest.

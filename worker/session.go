@@ -215,7 +215,9 @@ func (n *session) forget(j *job) {
 	}
 	n.ledgerMu.Lock()
 	defer n.ledgerMu.Unlock()
-	n.ledger.Done(j.id)
+	for i := range j.store.Parts {
+		n.ledger.Done(j.part(i))
+	}
 }
 
 // send completes a result and sends it. A connection that fails ends the

@@ -1,7 +1,10 @@
 package worker
 
 import (
+	"encoding/binary"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -13,6 +16,7 @@ type storing struct {
 	n     *session
 	j     *job
 	items []storeItem
+	parts []storePart
 	ns    store.Namespace
 	// tickets are the granted puts that are neither ended nor revoked, by item;
 	// 0 for none. Ticket 0 is told apart by open.
@@ -25,35 +29,60 @@ type storing struct {
 	stored   int
 	existing int
 	bytes    int64
-	reason   string // of the first item that failed
+	reason   string // of the first item or part that failed
 	times    times
 }
 
-// runStore does a store: room first, then copies, then publication. The
-// request's saved length advances up to the first chunk that is missing: a hole
-// makes all behind it useless, so the next job of the request tries from there.
+// storePart is one request's part of the job.
+type storePart struct {
+	from, to   int // its items
+	start, end int // the request's saved length, before and when all is stored
+	failed     bool
+}
+
+// runStore does a store: room first, then copies, then publication, for all
+// parts at once. A request's saved length advances up to the first chunk that is
+// missing: a hole makes all behind it useless, so the next job of the request
+// tries from there.
 func (n *session) runStore(j *job) *connector.Result {
+	s := &storing{n: n, j: j, parts: make([]storePart, len(j.store.Parts))}
+	for i := range s.parts {
+		s.plan(i)
+	}
+	s.tickets, s.open, s.missing = make([]uint64, len(s.items)), make([]bool, len(s.items)), make([]bool, len(s.items))
+	err := s.run()
+	s.revoke()
+	return s.result(err, s.advance(err))
+}
+
+// plan lists what a part saves. A part that is void or makes no sense fails by
+// itself: the others are of other requests.
+func (s *storing) plan(i int) {
+	p, n := &s.parts[i], s.n
+	p.from, p.to = len(s.items), len(s.items)
 	n.ledgerMu.Lock()
-	start, current := n.ledger.Offset(j.id)
+	start, current := n.ledger.Offset(s.j.part(i))
 	n.ledgerMu.Unlock()
 	if !current {
-		return &connector.Result{Status: connector.StatusDropped, Reason: reasonRetired}
+		s.failPart(p, reasonRetired)
+		return
 	}
-	items, end, err := n.rank.planStore(j.store, start)
+	items, end, err := n.rank.planStore(&s.j.store.Parts[i], start)
 	if err != nil {
 		n.srv.stats.malformed.Add(1)
-		n.srv.cfg.Log.Warn("store refused", "job", j.id, "error", err)
-		return &connector.Result{Status: connector.StatusFailed, Reason: reasonMalformed}
+		n.srv.cfg.Log.Warn("store refused", "job", s.j.id, "req_id", s.j.store.Parts[i].Request, "error", err)
+		s.failPart(p, reasonMalformed)
+		return
 	}
-	s := &storing{n: n, j: j, items: items, tickets: make([]uint64, len(items)), open: make([]bool, len(items)), missing: make([]bool, len(items))}
-	err = s.run()
-	s.revoke()
-	if saved := s.saved(start, end, err); saved > start {
-		n.ledgerMu.Lock()
-		n.ledger.Advance(j.id, saved)
-		n.ledgerMu.Unlock()
+	s.items = append(s.items, items...)
+	p.to, p.start, p.end = len(s.items), start, end
+}
+
+func (s *storing) failPart(p *storePart, reason string) {
+	p.failed = true
+	if s.reason == "" {
+		s.reason = reason
 	}
-	return s.result(err)
 }
 
 func (s *storing) run() error {
@@ -114,35 +143,19 @@ func (s *storing) settle() {
 
 // start asks for room. It returns the copies to make and the item of each.
 func (s *storing) start() (copies []ShardCopy, at []int, err error) {
-	for from := 0; from < len(s.items); from += maxCall {
-		to := min(from+maxCall, len(s.items))
-		grants, err := s.startPart(from, to)
+	for from := 0; from < len(s.items); {
+		opts, to := s.call(from)
+		grants, err := s.startPart(opts, from, to)
 		if err != nil {
 			return nil, nil, err
 		}
 		segments := s.n.srv.cfg.Store.Segments()
 		for i := from; i < to; i++ {
-			g := grants[i-from]
-			switch g.Status {
-			case store.PutGranted:
-				s.tickets[i], s.open[i], s.missing[i] = g.Ticket, true, true
-			case store.PutExists:
-				s.existing++
-				continue
-			case store.PutUnderway:
-				// It may come to nothing: the request's next job asks again.
-				s.missing[i] = true
-				s.underway = append(s.underway, i)
-				continue
-			case store.PutNoSpace:
-				s.fail(i, reasonNoSpace)
-				continue
-			default:
-				s.fail(i, reasonRefused)
+			if !s.granted(i, grants[i-from]) {
 				continue
 			}
 			it := &s.items[i]
-			memory, err := memoryOf(segments, g.Place, s.n.rank.groups[it.put.Group].shardBytes)
+			memory, err := memoryOf(segments, grants[i-from].Place, s.n.rank.groups[it.put.Group].shardBytes)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -150,14 +163,48 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 			copies = append(copies, ShardCopy{Group: group, Shard: s.n.rank.local(group, it.put.Shard), BlockID: it.block, Memory: memory})
 			at = append(at, i)
 		}
+		from = to
 	}
 	return copies, at, nil
+}
+
+// call returns the end of the items behind from that one call may put: those of
+// parts with the same label, as many as a message takes.
+func (s *storing) call(from int) (opts store.PutOptions, to int) {
+	first := slices.IndexFunc(s.parts, func(p storePart) bool { return from < p.to })
+	label := s.j.store.Parts[first].Label
+	for i := first; i < len(s.parts) && s.j.store.Parts[i].Label == label; i++ {
+		to = s.parts[i].to
+	}
+	return store.PutOptions{
+		SaltTag: label.SaltTag, TTL: time.Duration(label.TTLSeconds) * time.Second, Pin: store.Pin(label.Pin),
+	}, min(to, from+maxCall)
+}
+
+// granted notes the answer to an item; whether there is a copy to make.
+func (s *storing) granted(i int, g store.PutGrant) bool {
+	switch g.Status {
+	case store.PutGranted:
+		s.tickets[i], s.open[i], s.missing[i] = g.Ticket, true, true
+		return true
+	case store.PutExists:
+		s.existing++
+	case store.PutUnderway:
+		// It may come to nothing: the request's next job asks again.
+		s.missing[i] = true
+		s.underway = append(s.underway, i)
+	case store.PutNoSpace:
+		s.fail(i, reasonNoSpace)
+	default:
+		s.fail(i, reasonRefused)
+	}
+	return false
 }
 
 // startPart asks for room under the name that the namespace had when the job
 // arrived, and no other: what was computed before a reset must not be stored
 // after it.
-func (s *storing) startPart(from, to int) (grants []store.PutGrant, err error) {
+func (s *storing) startPart(opts store.PutOptions, from, to int) (grants []store.PutGrant, err error) {
 	s.j.loop.Beat()
 	request := make([]store.PutItem, to-from)
 	for i := range request {
@@ -172,7 +219,7 @@ func (s *storing) startPart(from, to int) (grants []store.PutGrant, err error) {
 		s.j.named = true
 	}
 	s.ns = s.j.namespace
-	grants, err = s.n.srv.cfg.Store.PutStart(ctx, s.ns, s.j.store.SaltTag, request)
+	grants, err = s.n.srv.cfg.Store.PutStart(ctx, s.ns, opts, request)
 	if errors.Is(err, store.ErrStaleNamespace) {
 		return nil, errors.Join(err, s.n.namespace.renew(ctx, s.ns))
 	}
@@ -233,23 +280,56 @@ func (s *storing) revoke() {
 	s.n.srv.cleaner.revoke(s.ns, tickets)
 }
 
-// saved returns the length up to which the request is saved now.
-func (s *storing) saved(start, end int, err error) int {
-	if err != nil && s.stored == 0 {
-		return start
+// advance moves the requests' saved lengths on. It returns the numbers of the
+// parts that are not saved without a hole.
+func (s *storing) advance(err error) (incomplete []byte) {
+	s.n.ledgerMu.Lock()
+	defer s.n.ledgerMu.Unlock()
+	for i := range s.parts {
+		p := &s.parts[i]
+		saved := p.start
+		if !p.failed {
+			saved = s.saved(p, err)
+		}
+		if saved > p.start {
+			s.n.ledger.Advance(s.j.part(i), saved)
+		}
+		if p.failed || saved < p.end || s.lacksBoundary(p) || err != nil && p.to > p.from {
+			incomplete = binary.LittleEndian.AppendUint32(incomplete, uint32(i))
+		}
 	}
-	hole := end
-	for i, missing := range s.missing {
-		if missing && s.items[i].from >= 0 {
+	return incomplete
+}
+
+// saved returns the length up to which a part's request is saved now.
+func (s *storing) saved(p *storePart, err error) int {
+	if err != nil && s.stored == 0 {
+		return p.start
+	}
+	hole := p.end
+	for i := p.from; i < p.to; i++ {
+		if s.missing[i] && s.items[i].from >= 0 {
 			hole = min(hole, s.items[i].from)
 		}
 	}
 	l := s.n.rank.spec.SchedulerBlockTokens
-	return max(start, hole/l*l)
+	return max(p.start, hole/l*l)
 }
 
-func (s *storing) result(err error) *connector.Result {
-	r := &connector.Result{Status: connector.StatusOK, Chunks: s.stored, Existing: s.existing, Bytes: s.bytes}
+// lacksBoundary reports whether some boundary put of the part is missing.
+func (s *storing) lacksBoundary(p *storePart) bool {
+	for i := p.from; i < p.to; i++ {
+		if s.missing[i] && s.items[i].from < 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *storing) result(err error, incomplete []byte) *connector.Result {
+	r := &connector.Result{
+		Status: connector.StatusOK, Incomplete: incomplete, Chunks: s.stored, Existing: s.existing, Bytes: s.bytes,
+	}
 	s.times.fill(r)
 	switch {
 	case errors.Is(err, errCancelled):
@@ -259,9 +339,12 @@ func (s *storing) result(err error) *connector.Result {
 		if r.Reason == reasonNoStore && s.stored == 0 {
 			r.Status = connector.StatusDropped
 		}
-		s.n.srv.cfg.Log.Debug("store failed", "job", s.j.id, "req_id", s.j.store.Request, "error", err)
+		s.n.srv.cfg.Log.Debug("store failed", "job", s.j.id, "error", err)
 	case s.reason != "":
 		r.Status, r.Reason = connector.StatusFailed, s.reason
+		if s.reason == reasonRetired && len(s.items) == 0 && len(incomplete) == 4*len(s.parts) {
+			r.Status = connector.StatusDropped
+		}
 	}
 	return r
 }

@@ -94,7 +94,7 @@ func TestJobsThatAreRefused(t *testing.T) {
 	for _, fields := range []map[string]any{
 		{"t": "load", "job": 900, "token_len": -5},
 		{"t": "store", "job": 901, "hashes": make([]byte, 33), "hash_len": 32},
-		{"t": "store", "job": 902, "blocks": [][]byte{{1, 2}}},
+		{"t": "store", "job": 902, "blocks": []byte{1, 2}},
 		{"t": "load", "job": 903, "blocks": "no"},
 	} {
 		e.raw(frame(t, fields))
@@ -126,14 +126,16 @@ func TestJobsThatAreRefused(t *testing.T) {
 		"block id beyond the cache": func(j *connector.StoreJob) { j.Blocks = [][]byte{table(1, numBlocks)} },
 		"a table too few":           func(j *connector.StoreJob) { j.Blocks = nil },
 		"hashes too few":            func(j *connector.StoreJob) { j.Hashes = j.Hashes[:32] },
+		"a hash before the first":   func(j *connector.StoreJob) { j.FirstHash, j.Hashes = 1, j.Hashes[32:] },
+		"a parent before the first": func(j *connector.StoreJob) { j.FirstHash, j.Hashes, j.FirstBlock = 1, j.Hashes[32:], []int{1} },
 		"a boundary put beyond":     func(j *connector.StoreJob) { j.BoundaryPuts = [][3]int{{0, numBlocks, 16}} },
 		"a boundary put far behind": func(j *connector.StoreJob) { j.BoundaryPuts = [][3]int{{0, 1, 1 << 30}} },
 		"a boundary put unaligned":  func(j *connector.StoreJob) { j.BoundaryPuts = [][3]int{{0, 1, 17}} },
 	}
 	for name, spoil := range stores {
 		job := e.storeJob("q", ids(1, 4))
-		spoil(job)
-		if res := e.do(job); res.Status != connector.StatusFailed || res.Reason != "malformed" {
+		spoil(&job.Parts[0])
+		if res := e.do(job); res.Status != connector.StatusFailed || res.Reason != "malformed" || !bytes.Equal(res.Incomplete, table(0)) {
 			t.Errorf("%s: %+v", name, res)
 		}
 	}
@@ -241,7 +243,7 @@ func TestHello(t *testing.T) {
 		msg  any
 		code string
 	}{
-		"another version": {&connector.Hello{Type: connector.TypeHello, Protocol: 2, Role: connector.RoleProbe}, connector.CodeVersion},
+		"another version": {&connector.Hello{Type: connector.TypeHello, Protocol: connector.ProtocolVersion - 1, Role: connector.RoleProbe}, connector.CodeVersion},
 		"another's role":  {hello(connector.RoleSchedulerShim), connector.CodeNotAllowed},
 		"no role":         {hello(""), connector.CodeNotAllowed},
 		"no hello":        {&connector.Ping{Type: connector.TypePing}, connector.CodeNotAllowed},

@@ -197,10 +197,10 @@ func (e *engine) table(area int) []byte {
 }
 
 func (e *engine) store(prompt int) (time.Duration, *connector.Result, error) {
-	return e.do(&connector.StoreJob{
-		Type: connector.TypeStore, Job: e.next(), Epoch: 1, Request: fmt.Sprint("s", prompt), TokenLen: e.g.Tokens, CompletedTokens: e.g.Tokens,
-		PromptTokens: e.g.Tokens, PrefillEnd: e.g.Tokens, HashLen: hashBytes, Hashes: e.hashes(prompt), Blocks: [][]byte{e.table(0)}, Event: -1,
-	})
+	return e.do(&connector.StoreBatch{Type: connector.TypeStore, Job: e.next(), Epoch: 1, Event: -1, Parts: []connector.StoreJob{{
+		Request: fmt.Sprint("s", prompt), TokenLen: e.g.Tokens, CompletedTokens: e.g.Tokens, PromptTokens: e.g.Tokens, PrefillEnd: e.g.Tokens,
+		HashLen: hashBytes, Hashes: e.hashes(prompt), Blocks: [][]byte{e.table(0)},
+	}}})
 }
 
 func (e *engine) load(prompt int) (time.Duration, *connector.Result, error) {

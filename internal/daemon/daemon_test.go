@@ -182,7 +182,7 @@ func put(t *testing.T, chunks *client.Client, blob []byte) {
 			items[i].Parent = hashes.At(i - 1)
 		}
 	}
-	grants, err := chunks.PutStart(t.Context(), ns, "", items)
+	grants, err := chunks.PutStart(t.Context(), ns, store.PutOptions{}, items)
 	if err != nil {
 		t.Fatal(err)
 	}

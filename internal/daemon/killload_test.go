@@ -226,7 +226,7 @@ func (l *loader) start(ctx context.Context, kind, first, n int) ([]heldPut, erro
 			items = append(items, it)
 		}
 	}
-	grants, err := l.chunks.PutStart(ctx, l.names[kind], []string{"", "tenant"}[kind], items)
+	grants, err := l.chunks.PutStart(ctx, l.names[kind], store.PutOptions{SaltTag: []string{"", "tenant"}[kind]}, items)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mooncake_sidecar.wishes import MAX_TTL_S, PINS, is_ttl
+
 logger = logging.getLogger("vllm.mooncake_sidecar.config")
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -47,10 +49,9 @@ def parse_size(value: Any, key: str) -> int:
 
 def parse_seconds(value: Any, key: str, least: float) -> float:
     """Seconds of ``10``, ``2.5``, ``"90s"`` or ``"15m"``."""
-    match = None if isinstance(value, bool) else _DURATION.match(str(value))
-    if match is None:
+    seconds = None if isinstance(value, bool) else _seconds(value)
+    if seconds is None:
         raise ValueError(f'{key} is {value!r}; write seconds as a number, or a text like "15m"')
-    seconds = float(match[1]) * _SECONDS[match[2]]
     if not least <= seconds <= 86400 * 30:
         raise ValueError(f"{key} is {value!r}; it must be at least {least:g} seconds")
     return seconds
@@ -92,6 +93,24 @@ def parse_sizes(value: Any, key: str) -> tuple[int, ...]:
     if not isinstance(value, list) or not value:
         raise ValueError(f"{key} is {value!r}; write a list of tensor-parallel sizes like [2, 4]")
     return tuple(_integer(size, key, 1, MAX_STORE_TP) for size in value)
+
+
+def _whole_seconds(value: Any, key: str) -> int:
+    seconds = None if isinstance(value, bool) else _seconds(value)
+    if seconds is None or not is_ttl(int(seconds)) or seconds != int(seconds):
+        raise ValueError(f'{key} is {value!r}; write whole seconds, 0 to {MAX_TTL_S}, or a text like "12h"')
+    return int(seconds)
+
+
+def _seconds(value: Any) -> float | None:
+    match = _DURATION.match(str(value))
+    return None if match is None else float(match[1]) * _SECONDS[match[2]]
+
+
+def _pin(value: Any, key: str) -> str:
+    if not isinstance(value, str) or value not in PINS:
+        raise ValueError(f"{key} is {value!r}; write one of {', '.join(PINS)}")
+    return value
 
 
 def _text(value: Any, key: str) -> str:
@@ -146,6 +165,12 @@ class Settings:
     store_retention: int = 0
     """Before which boundaries a sliding-window group stores its window: "engine" (0) as the engine's
     prefix_cache_retention_interval says, "dense" (-1) before every scheduler block, else every so many tokens."""
+    store_ttl_s: int = 0
+    """How long what is stored lives, in seconds; 0: as long as the store keeps the model's. A request may say
+    otherwise."""
+    store_pin: str = "none"
+    """How strongly what is stored is kept: "none", "soft" (evicted last) or "hard" (not evicted). A request may say
+    otherwise."""
     binaries_dir: str = ""
     """Where the daemons' programs are; empty: in the package, then in PATH."""
     log_level: str = "info"
@@ -179,6 +204,8 @@ _PARSERS: dict[str, Any] = {
     "linger_s": lambda v, k: parse_seconds(v, k, 0),
     "verify": parse_bool,
     "store_retention": parse_retention,
+    "store_ttl_s": _whole_seconds,
+    "store_pin": _pin,
     "binaries_dir": lambda v, k: os.path.expanduser(_text(v, k)),
     "log_level": _text,
 }

@@ -40,6 +40,7 @@ from mooncake_sidecar.registration import START_BUDGET_S, Registrant, describe  
 from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
 from mooncake_sidecar.states import StateRules  # noqa: E402
 from mooncake_sidecar.stats import SidecarStats  # noqa: E402
+from mooncake_sidecar.wishes import PINS  # noqa: E402
 from mooncake_sidecar.worker import WorkerRole  # noqa: E402
 
 logger = logging.getLogger("vllm.mooncake_sidecar.connector")
@@ -130,6 +131,9 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             saves_decode=settings.save_decode_cache,
             by_block=self._by_block,
             states=StateRules.of(self._geometry, self._vllm_config, self._kv_cache_config),
+            ttl_s=settings.store_ttl_s,
+            pin=PINS[settings.store_pin],
+            count=self._stats.add,
         )
         self._registrar.start()
         self._registrar.first_attempt.wait(_SCHEDULER_WAITS_S)

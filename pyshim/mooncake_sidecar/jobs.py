@@ -8,7 +8,6 @@ import hashlib
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from typing import Any
 
 from mooncake_sidecar import messages as msg
@@ -32,12 +31,16 @@ def block_ids(data: bytes) -> list[int]:
     return ids.tolist()
 
 
+ALL_PARTS = -1
+
+
 @dataclass(slots=True)
 class JobCommand:
     """One job for every rank: the frame to pass on and what to do if it fails."""
 
     job: int
     request: str
+    """Whose it is; of a store job for the log alone."""
     frame: bytes
     suspects: bytes = b""
     """Blocks (u32) that a failed load leaves without valid bytes; empty where
@@ -63,6 +66,7 @@ class StepCommands:
 
     loads: list[JobCommand] = field(default_factory=list)
     stores: list[JobCommand] = field(default_factory=list)
+    """One, with a part for each request; several when there is very much to say."""
     finished: list[str] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
     idle: bool = False
@@ -79,8 +83,8 @@ class Report:
     """Requests of which a load failed on some rank."""
     ready: dict[int, bool] = field(default_factory=dict)
     """Rank -> whether its jobs are taken; ranks whose daemon is as before are left out."""
-    incomplete: set[int] = field(default_factory=set)
-    """Store jobs of which some rank has not saved everything."""
+    incomplete: dict[int, set[int]] = field(default_factory=dict)
+    """Store job -> its parts that some rank has not saved; ``ALL_PARTS`` stands for every one."""
 
     def add(self, other: "Report") -> None:
         """Add another rank's report."""
@@ -88,7 +92,8 @@ class Report:
             self.stores[job] = self.stores.get(job, 0) + ranks
         self.failed |= other.failed
         self.ready.update(other.ready)
-        self.incomplete |= other.incomplete
+        for job, parts in other.incomplete.items():
+            self.incomplete[job] = self.incomplete.get(job, set()) | parts
 
 
 def salt_tag(cache_salt: str | None) -> str:
@@ -114,53 +119,6 @@ def hash_blob(hashes: Sequence[bytes], count: int, joined: bytes = b"") -> tuple
 def table_bytes(tables: Sequence[Sequence[int]], token_len: int, block_tokens: Sequence[int]) -> list[bytes]:
     """By store group: the blocks that hold the first ``token_len`` tokens, as ``block_bytes``."""
     return [block_bytes(table[: -(-token_len // tokens)]) for table, tokens in zip(tables, block_tokens, strict=True)]
-
-
-@dataclass(slots=True)
-class StoreRequest:
-    """What a store job says, in the scheduler's terms; see ``connector.StoreJob``."""
-
-    request: Any
-    token_len: int
-    completed: int
-    prefill_end: int
-    tables: Sequence[Sequence[int]]
-    boundary_puts: list[tuple[int, int, int]]
-    wishes: msg.Controls | None = None
-    skipped: Sequence[int] = ()
-    """By store group: blocks in front of the table's first, for which the null block stands; empty: none."""
-
-
-def store_frame(job: int, epoch: int, what: StoreRequest, hash_tokens: int, block_tokens: Sequence[int]) -> bytes:
-    """The frame of a store job. Tables and hashes are cut to what the job can read."""
-    request = what.request
-    reach = max([what.token_len, *(tokens for _, _, tokens in what.boundary_puts)])
-    hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens))
-    return pack(
-        msg.encode(
-            msg.StoreJob(
-                job=job,
-                epoch=epoch,
-                req=wire_id(request.request_id),
-                token_len=what.token_len,
-                completed=what.completed,
-                prompt_len=request.num_prompt_tokens,
-                prefill_end=what.prefill_end,
-                hash_len=hash_len,
-                hashes=blob,
-                blocks=[
-                    bytes(4 * skip) + block_bytes(table[: -(-what.token_len // tokens) - skip])
-                    for table, tokens, skip in zip(
-                        what.tables, block_tokens, what.skipped or repeat(0, len(block_tokens)), strict=True
-                    )
-                ],
-                event=-1,
-                boundary_puts=what.boundary_puts,
-                salt_tag=salt_tag(request.cache_salt),
-                controls=what.wishes,
-            )
-        )
-    )
 
 
 def load_frame(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 ROLE_WORKER = "worker_shim"
 ROLE_SCHEDULER = "scheduler_shim"
@@ -128,21 +128,20 @@ class Controls(msgspec.Struct, omit_defaults=True):
     max_offload_tokens: int | None = None
 
 
-class StoreJob(_Message, tag="store"):
+class StoreBatch(_Message, tag="store"):
+    """All that a step stores, in columns (``connector.storeWire``, made by ``batch``)."""
+
     job: int
     epoch: int
-    req: str
-    token_len: int
-    completed: int
-    prompt_len: int
-    prefill_end: int
+    event: int
+    reqs: list[str]
+    groups: int
+    rows: bytes
     hash_len: int
     hashes: bytes
-    blocks: list[bytes]
-    event: int
-    boundary_puts: list[tuple[int, int, int]] = []
-    salt_tag: str = ""
-    controls: Controls | None = None
+    blocks: bytes
+    labels: list[tuple[str, int, int]]
+    puts: bytes = b""
 
 
 class LoadJob(_Message, tag="load"):
@@ -206,6 +205,7 @@ class Result(_Message, tag="result"):
     status: str = ""
     reason: str = ""
     failed: bytes | None = None
+    incomplete: bytes | None = None
     chunks: int = 0
     existing: int = 0
     bytes: int = 0

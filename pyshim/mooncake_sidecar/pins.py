@@ -11,8 +11,11 @@ the request is, and a preempted request gives its blocks back.
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+
+from mooncake_sidecar.jobs import ALL_PARTS
 
 NULL_BLOCK = 0
 
@@ -38,13 +41,24 @@ class PinSet:
         """(era, tokens) that every rank has saved without a hole."""
 
 
+@dataclass(slots=True)
+class _Taken:
+    """A job that some rank has not acknowledged."""
+
+    ranks: int
+    parts: list[tuple[PinSet, tuple[int, int]]] = field(default_factory=list)
+    """By part: the run, and (era, tokens) that it will have saved."""
+    lost: set[int] = field(default_factory=set)
+    """Parts that some rank has not saved."""
+
+
 class PinLedger:
     """All references that jobs hold. Used by the scheduler's thread only."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self._pool: Any = None
-        self._jobs: dict[int, tuple[PinSet, int, tuple[int, int]]] = {}
+        self._jobs: dict[int, _Taken] = {}
         self._era = 0
 
     def bind(self, pool: Any) -> None:
@@ -67,7 +81,7 @@ class PinLedger:
     def take(
         self, pins: PinSet, job: int, tables: Sequence[Sequence[int]], extra: Iterable[int] = (), token_len: int = 0
     ) -> None:
-        """Hold, for ``job``, every non-null block of ``tables`` and ``extra``.
+        """Hold, for the next part of ``job``, every non-null block of ``tables`` and ``extra``.
 
         ``token_len`` is what the run will have saved if every rank does all of the job.
 
@@ -79,7 +93,10 @@ class PinLedger:
             fresh = self._changed(pins, tables)
         pins.tables = tables
         pins.jobs[job] = None
-        self._jobs[job] = (pins, self._ranks, (self._era, token_len))
+        taken = self._jobs.get(job)
+        if taken is None:
+            taken = self._jobs[job] = _Taken(self._ranks)
+        taken.parts.append((pins, (self._era, token_len)))
         new = dict.fromkeys(chain(fresh, extra))
         new.pop(NULL_BLOCK, None)
         new = {block: None for block in new if block not in pins.held}
@@ -87,23 +104,31 @@ class PinLedger:
             pins.held.update(new)
             self._pool.touch(list(map(self._pool.blocks.__getitem__, new)))
 
-    def acknowledge(self, job: int, ranks: int = 1, complete: bool = True) -> None:
-        """``ranks`` more ranks are through with the job, and have saved all of it or not.
+    def acknowledge(self, job: int, ranks: int = 1, lost: Iterable[int] = ()) -> None:
+        """``ranks`` more ranks are through with the job, and have saved all but the parts in ``lost``.
 
         An unknown job is ignored.
         """
-        entry = self._jobs.get(job)
-        if entry is None:
+        taken = self._jobs.get(job)
+        if taken is None:
             return
-        pins, left, reached = entry
-        if not complete:
-            reached = (0, 0)
-        if left > ranks:
-            self._jobs[job] = (pins, left - ranks, reached)
+        taken.lost.update(lost)
+        taken.ranks -= ranks
+        if taken.ranks > 0:
             return
-        pins.saved = max(pins.saved, reached)
         del self._jobs[job]
-        del pins.jobs[job]
+        every = ALL_PARTS in taken.lost
+        for part, (pins, reached) in enumerate(taken.parts):
+            if not every and part not in taken.lost:
+                pins.saved = max(pins.saved, reached)
+            self._let_go(pins, job)
+
+    def drop(self, job: int) -> None:
+        """The job is not sent."""
+        self.acknowledge(job, self._ranks, (ALL_PARTS,))
+
+    def _let_go(self, pins: PinSet, job: int) -> None:
+        pins.jobs.pop(job, None)
         oldest = next(iter(pins.jobs), None)
         while pins.leaving and (oldest is None or pins.leaving[0][0] < oldest):
             self._free(pins.leaving.popleft()[1])

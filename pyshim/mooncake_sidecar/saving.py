@@ -8,8 +8,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
 from mooncake_sidecar.growth import Growth
-from mooncake_sidecar.jobs import JobCommand, Numbering, StoreRequest, store_frame
+from mooncake_sidecar.jobs import JobCommand, Numbering
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
 from mooncake_sidecar.states import StateRules
@@ -51,17 +52,29 @@ class Saver:
         self._states = states
         self._growth = Growth()
         self._plans: dict[str, tuple[int, bool]] = {}
-        self._tails: list[JobCommand] = []
+        self._batch: StoreBatch | None = None
+        """The job that is being put together; between steps it has tails that were finished with their requests."""
+        self._ready: list[JobCommand] = []
+        """Jobs of the next step that are full."""
+        self._late: set[str] = set()
 
     @property
     def late(self) -> set[str]:
-        """Requests of which a job is sent with the next step although they have ended."""
-        return {command.request for command in self._tails} if self._tails else set()
+        """Requests of which something is sent with the next step although they have ended."""
+        return self._late
 
     @property
     def pending(self) -> bool:
         """A job waits for the next step."""
-        return bool(self._tails)
+        return self._batch is not None or bool(self._ready)
+
+    def drop(self) -> None:
+        """What waits for the next step is not sent: the namespace was reset after it was computed."""
+        for command in self._ready:
+            self._pins.drop(command.job)
+        if self._batch is not None:
+            self._pins.drop(self._batch.job)
+        self._batch, self._ready, self._late = None, [], set()
 
     def begin(self, entry: Entry, computed: int, prefill_end: int) -> None:
         """The request runs, for the first time or again.
@@ -69,7 +82,7 @@ class Saver:
         Args:
             computed: tokens at the end of this step.
         """
-        most = MAX_TOKENS if entry.wishes is None else entry.wishes.max_offload_tokens
+        most = entry.wishes.max_offload_tokens
         if self._states is not None and not self._states.aligned():
             most = 0
         entry.tracker = Tracker(computed, prefill_end, MAX_TOKENS if most is None else most)
@@ -107,14 +120,12 @@ class Saver:
         plans, self._plans = self._plans, {}
         for request_id in puts:
             plans.setdefault(request_id, (0, False))
-        found = []
         for request_id, (boundary, publish) in plans.items():
-            command = self._store(entries[request_id], boundary, publish, puts.get(request_id, []), state, scheduled)
-            if command is not None:
-                found.append(command)
-        if self._tails:
-            found += self._tails
-            self._tails = []
+            self._store(entries[request_id], boundary, publish, puts.get(request_id, []), state, scheduled)
+        if self._batch is None:
+            return []
+        found = [*self._ready, self._batch.command(self._numbers.epoch)]
+        self._batch, self._ready, self._late = None, [], set()
         return found
 
     def finished_tail(
@@ -137,8 +148,8 @@ class Saver:
             return
         own = [list(tables[group]) for group in self._geometry.store_group_ids]
         puts = self._with_tail(tracker, request, own, puts, request.num_computed_tokens, False)
-        what = StoreRequest(request, 0, request.num_computed_tokens, tracker.prefill_end, own, puts, entry.wishes)
-        self._tails.append(self._emit(tracker, what))
+        self._emit(entry, 0, request.num_computed_tokens, own, puts)
+        self._late.add(request.request_id)
 
     # ---- parts ----
 
@@ -210,42 +221,74 @@ class Saver:
         state_puts: list[BoundaryPut],
         state: Any,
         scheduled: Mapping[str, int],
-    ) -> JobCommand | None:
+    ) -> None:
         tracker, request = entry.tracker, entry.request
         tables = state.get_block_ids(request.request_id) if state is not None else None
         if tables is None:
             logger.debug("no block table for request %s: not saved", request.request_id)
-            return None
+            return
         own = [tables[group] for group in self._geometry.store_group_ids]
         puts = state_puts
         if state_puts and (now := scheduled.get(request.request_id)):  # it need not have been due
             tracker.token_len = max(tracker.token_len, min(request.num_computed_tokens + now, request.num_tokens))
         if publish or state_puts:
             puts = self._with_tail(tracker, request, own, state_puts, tracker.token_len, publish)
-        if not boundary and not puts:
-            return None
-        return self._emit(
-            tracker, StoreRequest(request, boundary, tracker.token_len, tracker.prefill_end, own, puts, entry.wishes)
+        if boundary or puts:
+            self._emit(entry, boundary, tracker.token_len, own, puts)
+
+    def _emit(
+        self, entry: Entry, token_len: int, completed: int, own: Sequence[Sequence[int]], puts: list[BoundaryPut]
+    ) -> None:
+        """Add a part to the step's job, and hold its blocks.
+
+        Args:
+            token_len: the save boundary, 0 for boundary puts alone.
+            own: the request's current block tables by store group.
+        """
+        request, tracker, batch = entry.request, entry.tracker, self._open()
+        # The chunks that the part names begin here at the earliest.
+        start = min((self._chunk_start(group, tokens) for group, _, tokens in puts), default=MAX_TOKENS)
+        if token_len:
+            # Ranks may go back to where their last success was, but not behind
+            # what all of them have: that is not named again. States are stored
+            # from boundary puts alone.
+            saved = self._pins.saved(tracker.pins)
+            tables = []
+            for group, (table, tokens) in enumerate(zip(own, self._block_tokens, strict=True)):
+                if group in self._geometry.mamba_groups:
+                    tables.append((0, []))
+                    continue
+                first = saved // tokens
+                tables.append((first, table[first : -(-token_len // tokens)]))
+                start = min(start, first * tokens)
+            held: Sequence[Sequence[int]] = [blocks for _, blocks in tables]
+        else:
+            tables = [(0, [])] * len(self._block_tokens)
+            held = tracker.pins.tables or [blocks for _, blocks in tables]
+        self._pins.take(tracker.pins, batch.job, held, [block for _, block, _ in puts], token_len)
+        reach = max([token_len, *(tokens for _, _, tokens in puts)])
+        first_hash = max(0, start // self._hash - 1)  # a chunk's parent comes with it
+        batch.add(
+            request.request_id,
+            (token_len, completed, request.num_prompt_tokens, tracker.prefill_end),
+            NO_LIMIT if entry.wishes.max_offload_tokens is None else entry.wishes.max_offload_tokens,
+            entry.label,
+            first_hash,
+            request.block_hashes[first_hash : -(-reach // self._hash)],
+            tables,
+            puts,
         )
 
-    def _emit(self, tracker: Tracker, what: StoreRequest) -> JobCommand:
-        """Number a store job, hold its blocks and pack it."""
-        job = self._numbers.take()
-        if what.token_len:
-            # Ranks may go back to where their last success was, but not behind
-            # what all of them have: there the null block stands, which no one
-            # reads. States are stored from boundary puts alone.
-            saved = self._pins.saved(tracker.pins)
-            mamba = self._geometry.mamba_groups
-            held = [
-                [] if group in mamba else table[saved // tokens : -(-what.token_len // tokens)]
-                for group, (table, tokens) in enumerate(zip(what.tables, self._block_tokens, strict=True))
-            ]
-            what.tables = held
-            what.skipped = [0 if group in mamba else saved // tokens for group, tokens in enumerate(self._block_tokens)]
-        else:
-            what.tables = [[] for _ in self._block_tokens]
-            held = tracker.pins.tables or what.tables
-        self._pins.take(tracker.pins, job, held, [block for _, block, _ in what.boundary_puts], what.token_len)
-        frame = store_frame(job, self._numbers.epoch, what, self._hash, self._block_tokens)
-        return JobCommand(job, what.request.request_id, frame)
+    def _open(self) -> StoreBatch:
+        """The job that takes the next part."""
+        if self._batch is not None and self._batch.full:
+            self._ready.append(self._batch.command(self._numbers.epoch))
+            self._batch = None
+        if self._batch is None:
+            self._batch = StoreBatch(self._numbers.take(), len(self._block_tokens))
+        return self._batch
+
+    def _chunk_start(self, group: int, tokens: int) -> int:
+        """Where the chunk begins that is keyed by the first ``tokens`` tokens."""
+        size = self._block_tokens[group]
+        return (tokens - 1) // size * size

@@ -11,7 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mooncake_sidecar import tiers
-from mooncake_sidecar.jobs import JobCommand, Numbering, Report, StepCommands, load_frame, table_bytes
+from mooncake_sidecar.jobs import (
+    JobCommand,
+    Numbering,
+    Report,
+    StepCommands,
+    load_frame,
+    salt_tag,
+    table_bytes,
+)
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import PinLedger
@@ -43,6 +51,9 @@ class SchedulerRole:
         saves_decode: bool,
         by_block: bool,
         states: StateRules | None = None,
+        ttl_s: int = 0,
+        pin: int = 0,
+        count: Callable[[str, float], None] = lambda name, value: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Args:
@@ -53,6 +64,9 @@ class SchedulerRole:
         saves_decode: save what decoding completes, in any role.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
         states: which recurrent states to trust, None for all that are offered.
+        ttl_s: how long what requests store lives where they do not say, 0 as the namespace says.
+        pin: how strongly it is kept where they do not say.
+        count: adds to a named counter.
         """
         self._geometry = geometry
         self._block = geometry.spec.scheduler_block_tokens
@@ -67,7 +81,9 @@ class SchedulerRole:
         self._clock = clock
         self._pins = PinLedger(ranks)
         self._saver = Saver(geometry, self._pins, self._numbers, prefills=saves, decodes=saves_decode, states=states)
-        self._wishes = WishReader(clock)
+        self._ttl_s = ttl_s
+        self._pin = pin
+        self._wishes = WishReader(clock, count)
         self._entries: dict[str, Entry] = {}
         self._armed: list[str] = []
         self._retire_next: list[str] = []
@@ -98,7 +114,7 @@ class SchedulerRole:
         if self._not_ready and not self._ready():
             return 0, False
         limit, asked = request.num_tokens, request.num_tokens
-        if entry.wishes is not None and entry.wishes.max_load_tokens is not None:
+        if entry.wishes.max_load_tokens is not None:
             limit = min(limit, (local_tokens + entry.wishes.max_load_tokens) // self._align * self._align)
             # A hit of all that is asked about would be cut by its last block,
             # because a request's last token is computed. Here more follows.
@@ -165,7 +181,7 @@ class SchedulerRole:
         if report.ready:
             self._pins.new_era()
         for job, ranks in report.stores.items():
-            self._pins.acknowledge(job, ranks, job not in report.incomplete)
+            self._pins.acknowledge(job, ranks, report.incomplete.get(job, ()))
         for request_id in report.failed:
             if (entry := self._entries.get(request_id)) is not None:
                 entry.failed = True
@@ -215,6 +231,7 @@ class SchedulerRole:
                 entry.load = None
         done = self._lookup.reset()
         if done:
+            self._saver.drop()
             self._numbers.epoch += 1
             self._pins.new_era()
         return done
@@ -224,7 +241,11 @@ class SchedulerRole:
     def _entry(self, request: Any) -> Entry:
         entry = self._entries.get(request.request_id)
         if entry is None or entry.request is not request:
-            entry = self._entries[request.request_id] = Entry(request, self._wishes.read(request))
+            wishes = self._wishes.read(request)
+            ttl_s = self._ttl_s if wishes.ttl_s is None else wishes.ttl_s
+            pin = self._pin if wishes.pin is None else wishes.pin
+            label = (salt_tag(request.cache_salt), ttl_s, pin)
+            entry = self._entries[request.request_id] = Entry(request, wishes, label)
         return entry
 
     def _ready(self) -> bool:
@@ -271,7 +292,7 @@ class SchedulerRole:
             blocks,
             plan.tails,
             self._hash,
-            entry.wishes,
+            entry.wishes.controls(),
             plan.hashes,
         )
         return JobCommand(job, request.request_id, frame, suspects)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from mooncake_sidecar.messages import Controls
+from mooncake_sidecar.batch import Label
 from mooncake_sidecar.pins import PinSet
-from mooncake_sidecar.wishes import MAX_TOKENS
+from mooncake_sidecar.wishes import MAX_TOKENS, NO_WISHES, Wishes
 
 
 @dataclass(slots=True)
@@ -66,7 +66,9 @@ class Entry:
     """A request that vLLM has asked about and not finished."""
 
     request: Any
-    wishes: Controls | None = None
+    wishes: Wishes = NO_WISHES
+    label: Label = ("", 0, 0)
+    """What the request's chunks are stored with."""
     load: LoadPlan | None = None
     tracker: Tracker | None = None
     failed: bool = False

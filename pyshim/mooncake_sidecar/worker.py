@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.ids import wire_id
-from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, block_ids
+from mooncake_sidecar.jobs import ALL_PARTS, JobCommand, Report, StepCommands, block_ids
 from mooncake_sidecar.link import Link, Outcome
 
 logger = logging.getLogger("vllm.mooncake_sidecar.worker")
@@ -106,7 +106,7 @@ class WorkerRole:
         for command in step.stores:
             if not self._submit(command, msg.KIND_STORE):
                 self._count("stores_refused", 1)
-                self._store_ended(command.job, complete=False)
+                self._store_ended(command.job, {ALL_PARTS})
 
     def poll(self) -> Transfers:
         """``get_transfer_results``: requests whose load is over since the last call."""
@@ -175,14 +175,14 @@ class WorkerRole:
         for outcome in outcomes:
             self._note(outcome)
             if outcome.kind == msg.KIND_STORE:
-                self._store_ended(outcome.job, outcome.status == msg.STATUS_OK)
+                self._store_ended(outcome.job, _unsaved(outcome))
             else:
                 self._load_ended(outcome.job, outcome.status, outcome.failed)
 
-    def _store_ended(self, job: int, complete: bool) -> None:
+    def _store_ended(self, job: int, unsaved: set[int]) -> None:
         self._report.stores[job] = 1
-        if not complete:
-            self._report.incomplete.add(job)
+        if unsaved:
+            self._report.incomplete[job] = unsaved
 
     def _load_ended(self, job: int, status: str, failed: bytes) -> None:
         command = self._loading.pop(job)
@@ -199,3 +199,11 @@ class WorkerRole:
         # can only speak of this job's.
         named = set(block_ids(failed)) & suspects if status in (msg.STATUS_OK, msg.STATUS_FAILED) else set()
         self._bad_blocks |= named or suspects
+
+
+def _unsaved(outcome: Outcome) -> set[int]:
+    """The parts of a store job that the daemon has not saved, as far as it says."""
+    if outcome.status == msg.STATUS_OK:
+        return set()
+    named = outcome.result.incomplete if outcome.result is not None and outcome.status == msg.STATUS_FAILED else None
+    return set(block_ids(named)) if named else {ALL_PARTS}

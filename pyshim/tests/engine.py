@@ -152,7 +152,7 @@ class Engine:
         if acknowledge:
             done = dict.fromkeys(self.running_stores, 1)
             self.running_stores = []
-        report = SidecarWorkerMetadata(done, set(failed), ready or {}, set(incomplete))
+        report = SidecarWorkerMetadata(done, set(failed), ready or {}, dict(incomplete))
         names = list(output.num_scheduled_tokens)
         sampled = []
         for name in names:

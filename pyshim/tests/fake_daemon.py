@@ -23,6 +23,13 @@ import msgspec
 
 PACK = msgspec.msgpack.encode
 UNPACK = msgspec.msgpack.decode
+PROTOCOL = 2
+
+
+def words(data):
+    found = array.array("I")
+    found.frombytes(data)
+    return found
 
 
 class Fake:
@@ -85,14 +92,14 @@ class Fake:
             fds += new
 
     def hello(self, conn, message, daemon):
-        if message.get("protocol") != 1:
-            self.send(conn, {"t": "error", "code": "version", "message": "speak 1"})
+        if message.get("protocol") != PROTOCOL:
+            self.send(conn, {"t": "error", "code": "version", "message": f"speak {PROTOCOL}"})
             return False
         self.send(
             conn,
             {
                 "t": "welcome",
-                "protocol": 1,
+                "protocol": PROTOCOL,
                 "daemon": daemon,
                 "version": "fake",
                 "pid": os.getpid(),
@@ -257,17 +264,32 @@ class Fake:
                 yield state["regions"][segment["region"]], start, start + segment["bytes"]
 
     def keyed(self, state, job):
+        tables = [(0, words(table)) for table in job["blocks"]]
+        return self.chunks_of(state, job["token_len"], tables, job["hash_len"], 0, job["hashes"])
+
+    def parts(self, state, job):
+        """The chunks of a store job, part by part."""
+        rows, blocks, hashes = words(job["rows"]), words(job["blocks"]), job["hashes"]
+        width, length = 8 + 2 * job["groups"], job["hash_len"]
+        for at in range(0, len(rows), width):
+            row, tables = rows[at : at + width], []
+            own, hashes = hashes[: row[7] * length], hashes[row[7] * length :]
+            for first, count in zip(row[8::2], row[9::2], strict=True):
+                tables.append((first, blocks[:count]))
+                blocks = blocks[count:]
+            yield from self.chunks_of(state, row[0], tables, length, row[6], own)
+
+    def chunks_of(self, state, token_len, tables, hash_len, first_hash, hashes):
         spec = state["reg"]["namespace"]
-        for group, table in enumerate(job["blocks"]):
-            ids = array.array("I")
-            ids.frombytes(table)
+        for group, (first, ids) in enumerate(tables):
             tokens = spec["groups"][group]["block_tokens"]
-            for index in range(job["token_len"] // tokens):
-                at = ((index + 1) * tokens // spec["hash_block_tokens"] - 1) * job["hash_len"]
-                yield group, index * tokens, ids[index], job["hashes"][at : at + job["hash_len"]]
+            for index in range(first, token_len // tokens):
+                at = ((index + 1) * tokens // spec["hash_block_tokens"] - 1 - first_hash) * hash_len
+                assert 0 <= at < len(hashes)
+                yield group, index * tokens, ids[index - first], hashes[at : at + hash_len]
 
     def store(self, state, job, result):
-        for group, _, block, key in self.keyed(state, job):
+        for group, _, block, key in self.parts(state, job):
             if not block:
                 continue
             result["asked"] += 1

@@ -29,6 +29,12 @@ def test_durations(value, expected):
     assert config.parse({"load_timeout_s": value}).load_timeout_s == expected
 
 
+def test_what_is_stored_may_have_a_life_and_a_pin():
+    assert (config.parse({}).store_ttl_s, config.parse({}).store_pin) == (0, "none")
+    settings = config.parse({"store_ttl_s": "12h", "store_pin": "hard"})
+    assert (settings.store_ttl_s, settings.store_pin) == (43200, "hard")
+
+
 def test_unknown_key_names_the_nearest_and_lists_all():
     with pytest.raises(ValueError) as caught:
         config.parse({"lookup_asink": True})
@@ -87,6 +93,13 @@ def test_shards_that_engines_share():
         {"autostart": "maybe"},
         {"linger_s": -1},
         {"log_level": "loud"},
+        {"store_ttl_s": -1},
+        {"store_ttl_s": 1.5},
+        {"store_ttl_s": True},
+        {"store_ttl_s": "soon"},
+        {"store_ttl_s": 1 << 40},
+        {"store_pin": "yes"},
+        {"store_pin": 1},
         {"preferred_segment": ""},
         {"store_tp_size": 0},
         {"store_tp_size": 65},

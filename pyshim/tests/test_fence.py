@@ -12,8 +12,9 @@ from conftest import make_geometry
 
 from mooncake_sidecar import config
 from mooncake_sidecar import messages as msg
+from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
 from mooncake_sidecar.board import sealed_memfd
-from mooncake_sidecar.jobs import JobCommand, Report, StepCommands, StoreRequest, block_bytes, load_frame, store_frame
+from mooncake_sidecar.jobs import ALL_PARTS, JobCommand, Report, StepCommands, block_bytes, load_frame
 from mooncake_sidecar.maintainer import Maintainer
 from mooncake_sidecar.namespace import Ranks
 from mooncake_sidecar.observing import Jobs
@@ -66,7 +67,7 @@ class Rank:
             clock=lambda: time.monotonic() + self.offset,
         )
         self.jobs = 0
-        self.received, self.failed, self.bad, self.stores, self.incomplete = [], set(), set(), {}, set()
+        self.received, self.failed, self.bad, self.stores, self.incomplete = [], set(), set(), {}, {}
         self.maintainer.start()
         self.maintainer.first_attempt.wait(PATIENCE_S)
 
@@ -85,9 +86,7 @@ class Rank:
     def store(self, request, blocks):
         self.jobs += 1
         tokens = len(blocks) * TOKENS
-        what = StoreRequest(request, tokens, tokens, tokens, [blocks], [])
-        frame = store_frame(self.jobs, 1, what, TOKENS, [TOKENS])
-        self.step(StepCommands(stores=[JobCommand(self.jobs, request.request_id, frame)]))
+        self.step(StepCommands(stores=[store_job(self.jobs, request, tokens, blocks)]))
         return self.jobs
 
     def load(self, request, blocks, local=0):
@@ -118,6 +117,21 @@ class Rank:
             assert time.monotonic() < deadline, "gave up waiting"
             self.step()
             time.sleep(0.001)
+
+
+def store_job(job, request, tokens, blocks):
+    batch = StoreBatch(job, 1)
+    batch.add(
+        request.request_id,
+        (tokens, tokens, tokens, tokens),
+        NO_LIMIT,
+        ("", 0, 0),
+        0,
+        request.block_hashes[: tokens // TOKENS],
+        [(0, blocks)],
+        [],
+    )
+    return batch.command(1)
 
 
 @pytest.fixture
@@ -247,7 +261,7 @@ def test_a_stopped_daemon_of_someone_else_is_waited_for(start_daemon, make_rank)
     rank.load(Request("third", 1), [5])
     assert rank.received == ["third"] and rank.bad == {5}
     other = rank.store(Request("fourth", 1), [6])
-    assert other in rank.stores and rank.incomplete == {other}
+    assert other in rank.stores and rank.incomplete == {other: {ALL_PARTS}}
     daemon.wake()
     rank.until(lambda: "second" in rank.received)
     assert rank.bad == {5, 7, 8, 9}
@@ -326,7 +340,7 @@ def test_a_store_that_takes_too_long_is_given_up(start_daemon, make_rank):
     assert rank.stores == {}
     rank.offset += 2
     rank.until(lambda: job in rank.stores)
-    assert rank.incomplete == {job}
+    assert rank.incomplete == {job: {ALL_PARTS}}
     assert daemon.stats()["chunks"] == 0
 
 
@@ -492,8 +506,7 @@ def test_a_step_without_wait_for_save_is_made_up_for(start_daemon, make_rank):
     """With a drafter and pipeline parallelism vLLM leaves the hook out on some ranks."""
     daemon, rank = start_daemon(), make_rank()
     request = Request("first", 1)
-    frame = store_frame(1, 1, StoreRequest(request, TOKENS, TOKENS, TOKENS, [[5]], []), TOKENS, [TOKENS])
-    rank.role.start_loads(StepCommands(stores=[JobCommand(1, "first", frame)]))
+    rank.role.start_loads(StepCommands(stores=[store_job(1, request, TOKENS, [5])]))
     rank.step(StepCommands(finished=["first"]))
     rank.until(lambda: 1 in rank.stores)
     assert rank.stores == {1: 1} and not rank.incomplete

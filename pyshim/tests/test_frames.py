@@ -1,5 +1,7 @@
+import json
 import random
 import struct
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -31,14 +33,15 @@ def test_a_long_frame_is_not_sent():
         pack(b"")
 
 
-def test_names_are_those_of_the_go_side():
-    job = msg.StoreJob(1, 2, "r", 16, 20, 20, 20, 32, b"h", [b"b"], -1, boundary_puts=[(0, 1, 2)])
-    sent = msgspec.msgpack.decode(msg.encode(job))
-    assert sent == {
-        "t": "store", "job": 1, "epoch": 2, "req": "r", "token_len": 16, "completed": 20, "prompt_len": 20,
-        "prefill_end": 20, "hash_len": 32, "hashes": b"h", "blocks": [b"b"], "event": -1,
-        "boundary_puts": [[0, 1, 2]],
-    }  # fmt: skip
+GOLDEN = Path(__file__).parents[2] / "testdata/golden/session"
+
+
+def test_a_store_job_is_the_one_that_the_go_side_reads(monkeypatch):
+    """Its test reads the same file: what is packed here must be it, byte by byte."""
+    monkeypatch.syspath_prepend(str(GOLDEN))
+    import generate
+
+    assert json.loads(json.dumps(generate.golden())) == json.loads((GOLDEN / "store.json").read_text())
 
 
 def test_omitted_and_unknown_fields_are_accepted():

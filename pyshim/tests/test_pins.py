@@ -2,6 +2,7 @@ import random
 
 import pytest
 
+from mooncake_sidecar.jobs import ALL_PARTS
 from mooncake_sidecar.pins import PinLedger, PinSet
 
 
@@ -94,7 +95,7 @@ def test_saved_is_what_every_rank_did_completely(ledger):
     ledger.acknowledge(1, 1)
     assert ledger.saved(pins) == 32
     ledger.take(pins, 2, [[3]], token_len=48)
-    ledger.acknowledge(2, 1, complete=False)
+    ledger.acknowledge(2, 1, {0})
     ledger.acknowledge(2, 1)
     assert ledger.saved(pins) == 32
     ledger.take(pins, 3, [[3]], token_len=48)
@@ -105,6 +106,32 @@ def test_saved_is_what_every_rank_did_completely(ledger):
     ledger.take(pins, 4, [[1, 2, 3]], token_len=48)
     ledger.acknowledge(4, 2)
     assert ledger.saved(pins) == 48
+
+
+def test_a_part_that_is_lost_costs_no_other(ledger, pool):
+    one, two, three = PinSet(), PinSet(), PinSet()
+    for block, pins in enumerate((one, two, three), 1):
+        ledger.take(pins, 1, [[block]], token_len=16 * block)
+    ledger.acknowledge(1, 1, {1})
+    assert pool.held() == {1, 2, 3} and ledger.saved(one) == 0
+    ledger.acknowledge(1, 1, {2})
+    assert pool.held() == set() and len(ledger) == 0
+    assert [ledger.saved(pins) for pins in (one, two, three)] == [16, 0, 0]
+    ledger.take(one, 2, [[1]], token_len=32)
+    ledger.take(two, 2, [[2]], token_len=32)
+    ledger.acknowledge(2, 1, {ALL_PARTS})
+    ledger.acknowledge(2, 1)
+    assert [ledger.saved(pins) for pins in (one, two)] == [16, 0]
+
+
+def test_a_job_that_is_not_sent_holds_nothing(ledger, pool):
+    pins = PinSet()
+    ledger.take(pins, 1, [[1]])
+    ledger.take(pins, 2, [[1, 2]], token_len=32)
+    ledger.drop(2)
+    assert pool.held() == {1, 2} and ledger.saved(pins) == 0
+    ledger.acknowledge(1, 2)
+    assert pool.held() == set() and len(ledger) == 0
 
 
 def test_random_histories_against_a_naive_model():
@@ -120,15 +147,15 @@ def test_random_histories_against_a_naive_model():
         for _ in range(60):
             r = rng.randrange(3)
             if rng.random() < 0.6:
+                job += rng.random() < 0.7 or job not in outstanding  # else another part of the last one
                 for table in tables[r]:
                     table += [rng.randrange(1, 60) for _ in range(rng.randrange(3))]
                     if table and rng.random() < 0.3:
                         table[rng.randrange(len(table))] = rng.choice([0, rng.randrange(1, 60)])
-                job += 1
                 extra = [rng.randrange(60) for _ in range(rng.randrange(2))]
                 snapshot = [list(table) for table in tables[r]]
                 ledger.take(requests[r], job, snapshot, extra)
-                outstanding[job] = {*snapshot[0], *snapshot[1], *extra} - {0}
+                outstanding[job] = outstanding.get(job, set()) | {*snapshot[0], *snapshot[1], *extra} - {0}
             elif outstanding:
                 done = rng.choice(list(outstanding))
                 ledger.acknowledge(done)

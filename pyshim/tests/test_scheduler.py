@@ -1,38 +1,33 @@
 """The scheduler role inside vLLM's real scheduler."""
 
 import array
-import struct
 
-import msgspec
 import pytest
 
 pytest.importorskip("vllm")
 
 from engine import BLOCK
+from sent import message as frame
+from sent import stores
 
 from mooncake_sidecar.jobs import block_ids
-
-
-def frame(command):
-    (length,) = struct.unpack(">I", command.frame[:4])
-    assert length == len(command.frame) - 4
-    return msgspec.msgpack.decode(command.frame[4:])
 
 
 def test_each_boundary_is_saved_once_as_it_is_computed(make_engine):
     engine = make_engine(budget=64)
     request = engine.add("a", 150, max_tokens=40)
-    frames = []
+    parts = []
     for _ in range(60):
-        frames += map(frame, engine.step().stores)
-    assert [f["token_len"] for f in frames] == [64, 128, 144]
-    assert [f["job"] for f in frames] == [1, 2, 3]
-    last = frames[-1]
-    assert last["req"] == "a" and last["prompt_len"] == 150 and last["prefill_end"] == 150
-    assert last["completed"] == 150 and last["event"] == -1
-    assert last["hash_len"] == 32 and last["hashes"] == b"".join(request.block_hashes[:9])
-    # What every rank has saved is not offered again; null blocks keep its place.
-    tables = [block_ids(f["blocks"][0]) for f in frames]
+        parts += stores(engine.step().stores)
+    assert [p.token_len for p in parts] == [64, 128, 144]
+    assert [p.job for p in parts] == [1, 2, 3]
+    last = parts[-1]
+    assert last.request == "a" and last.prompt_len == 150 and last.prefill_end == 150
+    assert last.completed == 150 and last.most is None and last.label == ("", 0, 0)
+    # What every rank has saved is not offered again, its blocks and hashes, but for the new chunk's parent.
+    assert last.first_hash == 7 and last.hashes == b"".join(request.block_hashes[7:9])
+    assert parts[0].first_hash == 0 and parts[0].hashes == b"".join(request.block_hashes[:4])
+    tables = [p.tables[0] for p in parts]
     assert [len(table) for table in tables] == [4, 8, 9]
     assert [[i for i, block in enumerate(table) if block] for table in tables] == [[0, 1, 2, 3], [4, 5, 6, 7], [8]]
     engine.drain()
@@ -42,7 +37,7 @@ def test_each_boundary_is_saved_once_as_it_is_computed(make_engine):
 def test_decode_is_saved_only_when_asked(make_engine):
     engine = make_engine(save_decode_cache=True)
     engine.add("a", 20, max_tokens=40)
-    lengths = [frame(c)["token_len"] for _ in range(60) for c in engine.step().stores]
+    lengths = [p.token_len for _ in range(60) for p in stores(engine.step().stores)]
     assert lengths == [16, 32, 48]
 
 
@@ -76,8 +71,7 @@ def test_a_hit_is_loaded_into_the_requests_blocks_and_saved_from_there_on(make_e
     assert block_ids(load["blocks"][0]) == table[:5] == block_ids(loads[0].suspects)
     assert engine.step().loads == []
     engine.step(received={"a"})
-    stores = engine.step().stores
-    assert [frame(c)["token_len"] for c in stores] == [96]
+    assert [p.token_len for p in stores(engine.step().stores)] == [96]
     assert engine.output.num_scheduled_tokens["a"] == 20
     engine.drain()
     assert engine.used() == 0
@@ -201,16 +195,16 @@ def test_what_some_rank_may_lack_is_offered_again(make_engine, loss):
     engine.add("a", 150, max_tokens=4)
     lost = {
         "not acknowledged": {"acknowledge": False},
-        "incomplete": {"incomplete": {1}},
+        "incomplete": {"incomplete": {1: {0}}},
         "another daemon": {"ready": {0: True}},
     }[loss]
-    (first,) = engine.step(**({} if loss == "another daemon" else lost)).stores
+    (first,) = stores(engine.step(**({} if loss == "another daemon" else lost)).stores)
     if loss == "another daemon":
         engine.step(**lost)
         expected = 6  # told with the step that the second job went out in
     else:
         expected = 8
-    tables = [block_ids(frame(c)["blocks"][0]) for c in engine.step().stores]
+    tables = [p.tables[0] for p in stores(engine.step().stores)]
     assert first.job == 1 and 0 not in tables[-1]
     assert len(tables[-1]) >= expected
     engine.drain()
@@ -221,9 +215,28 @@ def test_only_blocks_that_a_job_may_read_are_held(make_engine):
     engine = make_engine(budget=64)
     engine.add("a", 150, max_tokens=4)
     engine.step()
-    (second,) = engine.step(acknowledge=False).stores
+    (second,) = stores(engine.step(acknowledge=False).stores)
     held = {b.block_id for b in engine.pool.blocks if b.ref_cnt == 2 and not b.is_null}
-    assert held == set(block_ids(frame(second)["blocks"][0])) - {0} and len(held) == 4
+    assert held == set(second.tables[0]) - {0} and len(held) == 4
+    engine.drain()
+    assert engine.used() == 0
+
+
+def test_a_step_is_one_job_unless_it_is_very_large(make_engine, monkeypatch):
+    engine = make_engine(budget=512)
+    for n in range(6):
+        engine.add(f"r{n}", 50, max_tokens=2, seed=n)
+    (command,) = engine.step(acknowledge=False).stores
+    assert [p.request for p in stores([command])] == [f"r{n}" for n in range(6)]
+    engine.step(incomplete={1: {2, 5}})
+    lacking = [e.tracker.pins for e in engine.connector._scheduler._entries.values()]
+    assert not any(pins.jobs for pins in lacking)
+    engine.drain()
+    monkeypatch.setattr("mooncake_sidecar.batch._FULL_PARTS", 4)
+    for n in range(6):
+        engine.add(f"s{n}", 50, max_tokens=2, seed=n + 6)
+    commands = engine.step().stores
+    assert [len(stores([c])) for c in commands] == [4, 2] and len({c.job for c in commands}) == 2
     engine.drain()
     assert engine.used() == 0
 
@@ -268,9 +281,9 @@ def test_preemption_in_a_small_cache(make_engine):
             break
         commands = engine.step(acknowledge=turn % 3 == 0)
         preempted += commands.preempted
-        lengths += [(c.request, frame(c)["token_len"]) for c in commands.stores]
-        for command in commands.stores:
-            table = block_ids(frame(command)["blocks"][0])
+        parts = stores(commands.stores)
+        lengths += [(p.request, p.token_len) for p in parts]
+        for table in (p.tables[0] for p in parts):
             assert table[-1] and 0 not in table[table.count(0) :], "only what is saved may be left out"
     assert not engine.scheduler.has_requests()
     assert preempted, "the cache was not small enough to prove anything"
@@ -284,26 +297,26 @@ def test_preemption_in_a_small_cache(make_engine):
 def test_reset(make_engine):
     engine = make_engine()
     engine.add("a", 40, max_tokens=1)
-    (before,) = map(frame, engine.step().stores)
+    (before,) = stores(engine.step().stores)
     engine.drain()
     assert engine.scheduler.reset_prefix_cache(reset_connector=True)
     assert engine.lookup.resets == 1
     # Daemons tell by it what was on its way when the reset was answered.
     engine.add("b", 40, max_tokens=1)
-    (after,) = map(frame, engine.step().stores)
-    assert after["epoch"] > before["epoch"]
+    (after,) = stores(engine.step().stores)
+    assert after.epoch > before.epoch
     engine.drain()
 
 
 def test_a_reset_offers_again_what_was_saved(make_engine):
     engine = make_engine(budget=32)
     engine.add("a", 96, max_tokens=1)
-    (first,) = map(frame, engine.step().stores)
-    assert [bool(b) for b in block_ids(first["blocks"][0])] == [True, True]
+    (first,) = stores(engine.step().stores)
+    assert [bool(b) for b in first.tables[0]] == [True, True]
     engine.step()
     assert engine.scheduler.connector.reset_cache()
-    (last,) = map(frame, engine.step().stores)
-    assert all(block_ids(last["blocks"][0])), "blocks that the reset dropped are not offered"
+    (last,) = stores(engine.step().stores)
+    assert all(last.tables[0]), "blocks that the reset dropped are not offered"
     engine.drain()
 
 
@@ -354,7 +367,7 @@ def test_random_lives_leave_nothing_behind(make_engine):
                         bad |= set(blocks[rng.randrange(len(blocks)) :])
             commands = engine.step(received=done, bad=bad, failed=failed, acknowledge=rng.random() < 0.4)
             happened["loads"] += len(commands.loads)
-            happened["stores"] += len(commands.stores)
+            happened["stores"] += len(stores(commands.stores))
             happened["failures"] += len(failed)
             happened["preemptions"] += len(commands.preempted)
             loading.update(engine.running_loads)

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("vllm")
 
-import msgspec
 import torch
 from engine import BLOCK, Engine, kv_config, write_model
+from sent import stores
 from vllm.distributed import parallel_state
 from vllm.distributed.kv_transfer import kv_transfer_state
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
@@ -263,10 +263,9 @@ def test_resumed_requests_come_as_new_ones(make):
     def look():
         output = stand.outputs[-1]
         assert not output.scheduled_cached_reqs.resumed_req_ids
-        for command in output.kv_connector_metadata.commands.stores:
-            frame = msgspec.msgpack.decode(command.frame[4:])
-            assert frame["prefill_end"] == stand.prefills[command.request]
-            saved[command.request] = max(frame["token_len"], saved.get(command.request, 0))
+        for part in stores(output.kv_connector_metadata.commands.stores):
+            assert part.prefill_end == stand.prefills[part.request]
+            saved[part.request] = max(part.token_len, saved.get(part.request, 0))
         return not stand.scheduler.has_requests()
 
     stand.step()

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("vllm")
 
-import msgspec
 import torch
 from conftest import make_geometry
 from engine import BLOCK, Engine, write_model
+from sent import stores
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, KVCacheTensor, MambaSpec
 
 from mooncake_sidecar.states import StateRules
@@ -66,22 +66,18 @@ def make(tmp_path, runtime_dir):
         one.connector.shutdown()
 
 
-def frame(command):
-    return msgspec.msgpack.decode(command.frame[4:])
-
-
 def saved(engine, steps=80):
     """The frames of all stores until the engine is idle."""
     frames = []
     for _ in range(steps):
         if not engine.scheduler.has_requests():
             break
-        frames += map(frame, engine.step().stores)
+        frames += stores(engine.step().stores)
     return frames
 
 
 def states(frames):
-    return sorted({tokens for f in frames for group, _, tokens in f.get("boundary_puts", []) if group == 1})
+    return sorted({tokens for f in frames for group, _, tokens in f.puts if group == 1})
 
 
 def test_states_are_saved_where_chunks_end(make):
@@ -89,8 +85,8 @@ def test_states_are_saved_where_chunks_end(make):
     engine.add("a", 150)
     frames = saved(engine)
     assert states(frames) == [64, 128, 144]
-    assert max(f.get("token_len", 0) for f in frames) == 144
-    assert all(f["blocks"][1] == b"" for f in frames), "an align-mode table is no list of states"
+    assert max(f.token_len for f in frames) == 144
+    assert all(f.tables[1] == [] for f in frames), "an align-mode table is no list of states"
     assert engine.used() == 0
 
 
@@ -128,7 +124,7 @@ def test_a_state_that_the_step_does_not_leave_is_not_saved(make, monkeypatch):
     )
     frames = saved(engine)
     assert {tokens for step in offered for offers in step.values() for _, _, tokens in offers} == {144}
-    assert states(frames) == [] and max(f["token_len"] for f in frames) == 144
+    assert states(frames) == [] and max(f.token_len for f in frames) == 144
 
 
 def test_kernels_that_keep_states_inside_a_step(make):

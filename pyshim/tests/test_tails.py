@@ -4,9 +4,9 @@ import random
 import struct
 from types import SimpleNamespace
 
-import msgspec
 import pytest
 from conftest import make_geometry
+from sent import stores
 from test_pins import Pool
 
 from mooncake_sidecar.jobs import Report
@@ -70,10 +70,6 @@ def step(new=None, scheduled=None, tables=((), (), ()), offers=None, finished=()
     )
 
 
-def frame(command):
-    return msgspec.msgpack.decode(command.frame[4:])
-
-
 TABLES = ([1, 2, 3], [11, 12, 13, 14, 15, 16], [21, 22, 23])
 
 
@@ -81,12 +77,12 @@ def test_the_tail_goes_with_the_save_that_covers_the_prompt():
     made, pool = role(geometry())
     made.match(request(43), 0)
     (command,) = made.commands(step(new=43, scheduled=43, tables=TABLES)).stores
-    sent = frame(command)
+    (sent,) = stores([command])
     # The checkpoint of 43 tokens is at 40; regular saves reach 32.
-    assert sent["token_len"] == 32
-    assert sent["boundary_puts"] == [[0, 3, 40], [1, 15, 40]]
-    assert sent["blocks"][2] == b"" and len(sent["hashes"]) == 10 * 32
-    assert len(sent["salt_tag"]) == 16 and sent["salt_tag"] != "salt"
+    assert sent.token_len == 32
+    assert sent.puts == [(0, 3, 40), (1, 15, 40)]
+    assert sent.tables[2] == [] and len(sent.hashes) == 10 * 32
+    assert len(sent.label[0]) == 16 and sent.label[0] != "salt"
     assert pool.held() == {1, 2, 11, 12, 13, 14, 3, 15}
     made.report(Report({command.job: 1}))
     assert pool.held() == set()
@@ -98,9 +94,9 @@ def test_states_are_stored_from_their_hand_off():
     made.commands(step(new=43, scheduled=43, tables=TABLES))
     later = step(tables=TABLES, offers={"r": [(2, 23, 40), (2, 0, 16), (2, 22, 99), (0, 1, 16)], "gone": [(2, 5, 16)]})
     (command,) = made.commands(later).stores
-    sent = frame(command)
-    assert "token_len" not in sent or sent["token_len"] == 0
-    assert sent["boundary_puts"] == [[0, 3, 40], [1, 15, 40], [2, 23, 40]]
+    (sent,) = stores([command])
+    assert sent.token_len == 0
+    assert sent.puts == [(0, 3, 40), (1, 15, 40), (2, 23, 40)]
     assert 23 in pool.held()
 
 
@@ -113,12 +109,27 @@ def test_a_tail_finished_with_its_request_is_held_and_sent_with_the_next_step():
     assert made.finished_tail(req, TABLES, [(2, 23, 40)]) is False
     assert pool.held() == {3, 15, 23} and made.pending
     commands = made.commands(step(finished=["r"]))
-    assert [frame(c)["boundary_puts"] for c in commands.stores] == [[[0, 3, 40], [1, 15, 40], [2, 23, 40]]]
+    assert [p.puts for p in stores(commands.stores)] == [[(0, 3, 40), (1, 15, 40), (2, 23, 40)]]
     # Retired one step later: workers retire before they take a step's jobs.
     assert commands.finished == []
     assert made.commands(step()).finished == ["r"]
     made.report(Report({commands.stores[0].job: 1}))
     assert pool.held() == set() and not made.pending
+
+
+def test_a_tail_that_a_reset_overtakes_is_let_go():
+    """It goes out with the next step, whose epoch is a newer one: what the reset dropped must not come back."""
+    made, pool = role(geometry())
+    req = request(43)
+    made.match(req, 0)
+    first = made.commands(step(new=43, scheduled=43, tables=TABLES)).stores
+    made.report(Report({command.job: 1 for command in first}))
+    made.finished_tail(req, TABLES, [(2, 23, 40)])
+    made._lookup.reset = lambda: True
+    assert made.reset()
+    assert pool.held() == set() and not made.pending
+    commands = made.commands(step(finished=["r"]))
+    assert commands.stores == [] and commands.finished == ["r"]
 
 
 @pytest.mark.parametrize("offers", [[], [(2, 0, 40)], [(0, 3, 40)], [(2, 23, 99)], [(2, 23, 40), (2, 22, 36)]])

@@ -29,6 +29,7 @@ type FakeStore struct {
 	loading   int // Gets still answered GetLoading
 	leases    []store.Lease
 	puts      []store.PutItem
+	options   []store.PutOptions // by PutStart
 	revoked   int
 	published int
 }
@@ -125,7 +126,7 @@ func (f *FakeStore) OpenNamespace(ctx context.Context, spec *kv.NamespaceSpec) (
 }
 
 // PutStart implements store.Store.
-func (f *FakeStore) PutStart(ctx context.Context, ns store.Namespace, _ string, items []store.PutItem) ([]store.PutGrant, error) {
+func (f *FakeStore) PutStart(ctx context.Context, ns store.Namespace, opts store.PutOptions, items []store.PutItem) ([]store.PutGrant, error) {
 	if err := f.enter(ctx, "PutStart"); err != nil {
 		return nil, err
 	}
@@ -134,6 +135,7 @@ func (f *FakeStore) PutStart(ctx context.Context, ns store.Namespace, _ string, 
 	if err != nil {
 		return nil, err
 	}
+	f.options = append(f.options, opts)
 	grants := make([]store.PutGrant, len(items))
 	for i, it := range items {
 		f.puts = append(f.puts, it)

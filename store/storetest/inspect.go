@@ -49,6 +49,13 @@ func (f *FakeStore) Puts() []store.PutItem {
 	return slices.Clone(f.puts)
 }
 
+// PutOptions returns the options of each PutStart, in order.
+func (f *FakeStore) PutOptions() []store.PutOptions {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.options)
+}
+
 // SetLoading makes the next n Gets answer GetLoading.
 func (f *FakeStore) SetLoading(n int) {
 	f.mu.Lock()

@@ -89,7 +89,7 @@ func (u *user) start(i int, number uint32) store.PutGrant {
 	if i > 0 {
 		item.Parent = hashOf(i - 1)
 	}
-	grants, err := u.s.PutStart(context.Background(), u.ns, "", []store.PutItem{item})
+	grants, err := u.s.PutStart(context.Background(), u.ns, store.PutOptions{}, []store.PutItem{item})
 	if err != nil || len(grants) != 1 {
 		u.t.Fatalf("put start: %v, %v", grants, err)
 	}
@@ -265,7 +265,7 @@ func staleNamespace(t *testing.T, u *user) {
 	if !errors.Is(err, store.ErrStaleNamespace) {
 		t.Errorf("get: %v, want ErrStaleNamespace", err)
 	}
-	_, err = u.s.PutStart(context.Background(), unknown, "", []store.PutItem{{Hash: hashOf(0)}})
+	_, err = u.s.PutStart(context.Background(), unknown, store.PutOptions{}, []store.PutItem{{Hash: hashOf(0)}})
 	if !errors.Is(err, store.ErrStaleNamespace) {
 		t.Errorf("put start: %v, want ErrStaleNamespace", err)
 	}

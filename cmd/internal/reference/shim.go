@@ -74,6 +74,8 @@ func shimValue(name, annotation, def string) (typ, written string, err error) {
 		return "milliseconds", def, nil
 	case annotation == "float":
 		return "time", strings.TrimSuffix(def, ".0") + "s", nil
+	case annotation == "int" && strings.HasSuffix(name, "_s"):
+		return "time", def + "s", nil
 	case annotation == "int":
 		return "number", def, nil
 	}

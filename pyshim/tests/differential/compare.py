@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 
+from sent import stores
+
 from mooncake_sidecar.jobs import block_ids
 
 from . import rules
@@ -38,7 +40,7 @@ class Comparison:
         return self._loads(commands, metadata.theirs), self._saves(commands, metadata.theirs)
 
     def _retirement(self, commands, output):
-        late = {command.request for command in commands.stores} & set(output.finished_req_ids)
+        late = {part.request for part in stores(commands.stores)} & set(output.finished_req_ids)
         if late:
             self._notes.used[rules.LATE_RETIREMENT] += len(late)
         assert set(commands.finished) == self._late | (set(output.finished_req_ids) - late)
@@ -63,8 +65,8 @@ class Comparison:
 
     def _saves(self, commands, theirs):
         mine, jobs = defaultdict(list), []
-        for command in commands.stores:
-            save = our_save(command, self._sizes, self._attention)
+        for part in stores(commands.stores):
+            save = our_save(part, self._sizes, self._attention)
             mine[save.request].append(save)
         for meta in theirs.requests:
             if not meta.can_save:
@@ -90,8 +92,9 @@ class Comparison:
 
     @staticmethod
     def _equal(ours, theirs):
-        fields = ("token_len", "completed", "prompt_len", "prefill_end", "puts", "hashes")
-        return all(getattr(ours, name) == getattr(theirs, name) for name in fields)
+        fields = ("token_len", "completed", "prompt_len", "prefill_end", "puts")
+        same = all(getattr(ours, name) == getattr(theirs, name) for name in fields)
+        return same and ours.hashes == theirs.hashes[ours.skipped :]
 
     def _check_tables(self, ours, theirs):
         """Where ours names another block it is the null block, and every rank is past it."""

@@ -28,7 +28,7 @@ class Done:
     """What the ranks report after a step."""
 
     ours: Counter = field(default_factory=Counter)
-    incomplete: set[int] = field(default_factory=set)
+    incomplete: dict[int, set[int]] = field(default_factory=dict)
     theirs: Counter = field(default_factory=Counter)
     jobs: list[PairedJob] = field(default_factory=list)
 
@@ -42,6 +42,9 @@ class Rank:
         self._attention = [g for g in range(len(self._sizes)) if g not in geometry.mamba_groups]
         self._notes = notes
         self._queue: deque[PairedJob] = deque()
+        self._parts: Counter = Counter()
+        """Our jobs' parts in the queue."""
+        self._lost: set[int] = set()
         self._epoch = 0
         self._ours: dict[str, tuple[int, int]] = {}
         """Request -> (epoch, tokens)."""
@@ -62,15 +65,17 @@ class Rank:
         self._queue.append(job)
         if job.ours is not None:
             self._epoch = max(self._epoch, job.ours.epoch)
+            self._parts[job.ours.job] += 1
 
     def work(self, jobs, fails, our_pool, their_pool, done):
-        """Go through ``jobs`` of the queue; what is of an older epoch is not stored.
+        """Go through ``jobs`` of the queue, and to the end of our job then; what is of an older epoch is not stored.
 
         Args:
             fails: draws whether a job fails.
         """
-        epoch = self._epoch
-        for _ in range(min(jobs, len(self._queue))):
+        epoch, within = self._epoch, False
+        while self._queue and (jobs > 0 or within):
+            jobs -= 1
             job = self._queue.popleft()
             complete = self.number not in job.retired and not fails()
             stale = job.ours is not None and job.ours.epoch != epoch
@@ -85,14 +90,26 @@ class Rank:
             else:
                 self._notes.seen["a rank failed a save"] += 1
             if job.ours is not None:
-                done.ours[job.ours.job] += 1
-                if not complete or stale:
-                    done.incomplete.add(job.ours.job)
+                within = self._end(job.ours, complete and not stale, done)
             if job.theirs.job is not None:
                 done.theirs[job.theirs.job] += 1
             job.ranks_left -= 1
             if not job.ranks_left:
                 done.jobs.append(job)
+
+    def _end(self, save, complete, done):
+        """A part is done. Whether more of its job are left; with the last one the job is reported."""
+        if not complete:
+            self._lost.add(save.part)
+        self._parts[save.job] -= 1
+        if self._parts[save.job]:
+            return True
+        del self._parts[save.job]
+        done.ours[save.job] += 1
+        if self._lost:
+            done.incomplete[save.job] = done.incomplete.get(save.job, set()) | self._lost
+            self._lost = set()
+        return False
 
     def _offset(self, save):
         epoch, tokens = self._ours.get(save.request, (save.epoch, 0))

@@ -1,10 +1,9 @@
 """One step's jobs of either connector, in the same terms."""
 
-import struct
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
+from sent import Part, message
 
 from mooncake_sidecar.jobs import block_ids
 
@@ -23,6 +22,7 @@ class Load:
 class Save:
     request: str
     job: int | None
+    part: int
     epoch: int
     token_len: int
     completed: int
@@ -32,6 +32,8 @@ class Save:
     """Sorted (store group, block, tokens)."""
     tables: tuple
     hashes: bytes = field(repr=False)
+    skipped: int = 0
+    """Bytes of hashes in front that are left out."""
 
     @property
     def is_empty(self) -> bool:
@@ -43,18 +45,12 @@ class Save:
         return found - {0}
 
 
-def _frame(command: Any) -> dict[str, Any]:
-    (length,) = struct.unpack(">I", command.frame[:4])
-    assert length == len(command.frame) - 4
-    return msgspec.msgpack.decode(command.frame[4:])
-
-
 def _blocks(data: list[bytes]) -> tuple:
     return tuple(tuple(block_ids(group)) for group in data)
 
 
 def our_load(command: Any) -> Load:
-    frame = _frame(command)
+    frame = message(command)
     assert frame["t"] == "load" and frame["job"] == command.job
     return Load(
         command.request,
@@ -65,24 +61,24 @@ def our_load(command: Any) -> Load:
     )
 
 
-def our_save(command: Any, block_tokens: list[int], attention: list[int]) -> Save:
-    """A store job of ours. A daemon takes what is beyond a table's end for the null block."""
-    frame = _frame(command)
-    tables = [list(table) for table in _blocks(frame["blocks"])]
+def our_save(part: Part, block_tokens: list[int], attention: list[int]) -> Save:
+    """Our part of a store job. A daemon takes what is beyond a table's end for the null block."""
+    tables = [list(table) for table in part.tables]
     for group in attention:
-        tables[group] += [0] * (-(-frame["token_len"] // block_tokens[group]) - len(tables[group]))
-    assert frame["t"] == "store" and frame["job"] == command.job
+        tables[group] += [0] * (-(-part.token_len // block_tokens[group]) - len(tables[group]))
     return Save(
-        command.request,
-        command.job,
-        frame["epoch"],
-        frame["token_len"],
-        frame["completed"],
-        frame["prompt_len"],
-        frame["prefill_end"],
-        tuple(sorted(map(tuple, frame.get("boundary_puts", ())))),
+        part.request,
+        part.job,
+        part.number,
+        part.epoch,
+        part.token_len,
+        part.completed,
+        part.prompt_len,
+        part.prefill_end,
+        tuple(sorted(part.puts)),
         tuple(map(tuple, tables)),
-        frame["hashes"],
+        part.hashes,
+        part.first_hash * 32,
     )
 
 
@@ -107,6 +103,7 @@ def their_save(meta: Any, block_tokens: list[int], hash_tokens: int) -> Save:
     return Save(
         meta.req_id,
         meta.store_job_id,
+        0,
         0,
         meta.token_len_chunk,
         meta.completed_token_len,

@@ -13,6 +13,7 @@ pytest.importorskip("vllm")
 
 import mooncake_sidecar.tails as tails
 from engine import write_model
+from mooncake_sidecar.batch import StoreBatch
 from mooncake_sidecar.pins import PinLedger
 from mooncake_sidecar.scheduler import SchedulerRole
 from mooncake_sidecar.tails import TailPlanner
@@ -60,8 +61,8 @@ def _tail_again(tracker, block, plan):
 def _acknowledged(change):
     real = PinLedger.acknowledge
 
-    def acknowledge(self, job, ranks=1, complete=True):
-        real(self, job, *change(ranks, complete))
+    def acknowledge(self, job, ranks=1, lost=()):
+        real(self, job, *change(ranks, lost))
 
     return patch.object(PinLedger, "acknowledge", acknowledge)
 
@@ -74,6 +75,16 @@ def _taken(change):
         real(self, pins, job, *change(tables, extra), token_len)
 
     return patch.object(PinLedger, "take", take)
+
+
+def _added(change):
+    """``StoreBatch.add`` with its arguments changed: (first hash, hashes, tables) -> the same."""
+    real = StoreBatch.add
+
+    def add(self, request_id, tokens, most, label, first_hash, hashes, tables, puts):
+        real(self, request_id, tokens, most, label, *change(first_hash, hashes, tables), puts)
+
+    return patch.object(StoreBatch, "add", add)
 
 
 @contextmanager
@@ -139,8 +150,13 @@ FAULTS = {
     "no margin for a drafter's proof": lambda: patch.object(tails, "proof_margins", lambda geometry: {}),
     "a tail without its first block": lambda: _puts(lambda puts: puts[1:]),
     "a tail's last block is keyed too early": lambda: _puts(lambda puts: [(g, b, t - t % 8) for g, b, t in puts]),
-    "blocks go with the first rank's report": lambda: _acknowledged(lambda ranks, complete: (99, complete)),
-    "a failed save counts as saved": lambda: _acknowledged(lambda ranks, complete: (ranks, True)),
+    "blocks go with the first rank's report": lambda: _acknowledged(lambda ranks, lost: (99, lost)),
+    "a failed save counts as saved": lambda: _acknowledged(lambda ranks, lost: (ranks, ())),
+    "a failed part is taken for its neighbour": lambda: _acknowledged(lambda ranks, lost: (ranks, [p + 1 for p in lost])),
+    "a part's first hash is left out": lambda: _added(lambda first, hashes, tables: (first, hashes[1:], tables)),
+    "a part's first block is left out": lambda: _added(
+        lambda first, hashes, tables: (first, hashes, [(first + 1, blocks[1:]) for first, blocks in tables])
+    ),
     "blocks are never given back": _never_frees,
     "a tail's blocks are not held": lambda: _taken(lambda tables, extra: (tables, ())),
     "the last block of each table is not held": lambda: _taken(lambda tables, extra: ([t[:-1] for t in tables], extra)),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -53,13 +54,13 @@ func (c *Client) OpenNamespace(ctx context.Context, spec *kv.NamespaceSpec) (sto
 }
 
 // PutStart implements store.Store.
-func (c *Client) PutStart(ctx context.Context, ns store.Namespace, saltTag string, items []store.PutItem) ([]store.PutGrant, error) {
+func (c *Client) PutStart(ctx context.Context, ns store.Namespace, opts store.PutOptions, items []store.PutItem) ([]store.PutGrant, error) {
 	session, err := c.openSession()
 	if err != nil {
 		return nil, err
 	}
 	req := &storepb.PutStartRequest{
-		Session: session, Namespace: namespacePB(ns), SaltTag: saltTag,
+		Session: session, Namespace: namespacePB(ns), SaltTag: opts.SaltTag, TtlSeconds: uint32(opts.TTL / time.Second), Pin: uint32(opts.Pin),
 		Groups: make([]uint32, len(items)), Shards: make([]uint32, len(items)), Depths: make([]uint32, len(items)),
 		Hashes: make([]byte, 0, len(items)*kv.MaxHashBytes), Parents: make([]byte, 0, len(items)*kv.MaxHashBytes),
 	}

@@ -206,7 +206,7 @@ func spec() *kv.NamespaceSpec {
 
 func put(t *testing.T, c *Client, ns store.Namespace, chunk byte) store.PutGrant {
 	t.Helper()
-	g, err := c.PutStart(t.Context(), ns, "", []store.PutItem{{Hash: kv.Hash{chunk}}})
+	g, err := c.PutStart(t.Context(), ns, store.PutOptions{}, []store.PutItem{{Hash: kv.Hash{chunk}}})
 	if err != nil || g[0].Status != store.PutGranted {
 		t.Fatalf("PutStart: %+v, %v", g, err)
 	}
@@ -316,7 +316,7 @@ func TestUncertainCallIsSettled(t *testing.T) {
 	d.gate = func(context.Context) { once.Do(func() { <-release }) }
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	if _, err := c.PutStart(ctx, ns, "", []store.PutItem{{Hash: kv.Hash{9}}}); !errors.Is(err, store.ErrUnavailable) {
+	if _, err := c.PutStart(ctx, ns, store.PutOptions{}, []store.PutItem{{Hash: kv.Hash{9}}}); !errors.Is(err, store.ErrUnavailable) {
 		t.Fatalf("PutStart without an answer: %v", err)
 	}
 	close(release)
@@ -392,7 +392,7 @@ func TestRefusalsKeepTheirMeaning(t *testing.T) {
 	if _, err := c.OpenNamespace(t.Context(), invalid); err == nil || errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("an invalid namespace: %v", err)
 	}
-	if _, err := c.PutStart(t.Context(), store.Namespace{ID: 77}, "", nil); !errors.Is(err, store.ErrStaleNamespace) {
+	if _, err := c.PutStart(t.Context(), store.Namespace{ID: 77}, store.PutOptions{}, nil); !errors.Is(err, store.ErrStaleNamespace) {
 		t.Errorf("a namespace that is not open: %v", err)
 	}
 	if !c.Ready() {

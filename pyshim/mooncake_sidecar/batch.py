@@ -1,0 +1,106 @@
+"""The store jobs of a step on their way into one frame.
+
+A step may complete blocks of hundreds of requests. They travel as the parts of
+one job: numbers in rows, hashes and block ids of all parts back to back in one
+buffer each (``connector.storeWire``). So a part costs a few additions to lists.
+"""
+
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.frames import pack
+from mooncake_sidecar.ids import wire_id
+from mooncake_sidecar.jobs import JobCommand, block_bytes
+
+# Far below what a frame, and what the daemon's queue, may hold.
+_FULL_BYTES = 8 << 20
+_FULL_PARTS = 4096
+NO_LIMIT = (1 << 32) - 1
+"""In a row, for a request that may be stored whole."""
+
+Label = tuple[str, int, int]
+"""(salt tag, seconds to live or 0, pin) of what a request stores; see ``connector.Label``."""
+
+
+class StoreBatch:
+    """A store job that is being put together; used by the scheduler's thread."""
+
+    def __init__(self, job: int, groups: int) -> None:
+        """Args:
+        groups: store groups; each part has a block table for each.
+        """
+        self.job = job
+        self._groups = groups
+        self._requests: list[str] = []
+        self._rows: list[int] = []
+        self._hashes: list[Sequence[bytes]] = []
+        self._blocks: list[Sequence[int]] = []
+        self._puts: list[int] = []
+        self._labels: dict[Label, int] = {}
+        self._hash_len = 0
+        self._bytes = 0
+
+    @property
+    def full(self) -> bool:
+        """The next part is to be another job's."""
+        return self._bytes >= _FULL_BYTES or len(self._requests) >= _FULL_PARTS
+
+    def add(
+        self,
+        request_id: str,
+        tokens: tuple[int, int, int, int],
+        most: int,
+        label: Label,
+        first_hash: int,
+        hashes: Sequence[bytes],
+        tables: Sequence[tuple[int, Sequence[int]]],
+        puts: Sequence[tuple[int, int, int]],
+    ) -> None:
+        """Add a request's part.
+
+        Args:
+            tokens: the save boundary, what is computed, the prompt, the prefill's end.
+            most: the longest prefix that may be stored, NO_LIMIT for any.
+            first_hash: the number of the first of ``hashes``.
+            tables: by store group, the number of the first block and the blocks from there.
+            puts: (store group, block, tokens) that are keyed by an explicit prefix.
+        """
+        if puts:
+            part = len(self._requests)
+            self._puts += chain.from_iterable((part, *put) for put in puts)
+        self._requests.append(wire_id(request_id))
+        self._rows += (
+            *tokens,
+            most,
+            self._labels.setdefault(label, len(self._labels)),
+            first_hash,
+            len(hashes),
+        )
+        if hashes:
+            self._hash_len = len(hashes[0])
+            self._hashes.append(hashes)
+            self._bytes += len(hashes) * self._hash_len
+        for first, blocks in tables:
+            self._rows += (first, len(blocks))
+            self._blocks.append(blocks)
+            self._bytes += 4 * len(blocks)
+
+    def command(self, epoch: int) -> JobCommand:
+        """The job, complete."""
+        first, more = self._requests[0], len(self._requests) - 1
+        frame = msg.StoreBatch(
+            job=self.job,
+            epoch=epoch,
+            event=-1,
+            reqs=self._requests,
+            groups=self._groups,
+            rows=block_bytes(self._rows),
+            hash_len=self._hash_len,
+            hashes=b"".join(chain.from_iterable(self._hashes)),
+            blocks=array("I", chain.from_iterable(self._blocks)).tobytes(),
+            puts=block_bytes(self._puts),
+            labels=list(self._labels),
+        )
+        return JobCommand(self.job, f"{first} and {more} more" if more else first, pack(msg.encode(frame)))
