@@ -19,6 +19,9 @@ import "math/bits"
 // take their time; LRU keeps all of them equally long, which is too short for
 // those that matter. docs/eviction.md has figures, and what else was tried.
 //
+// Where the tables themselves promise little more than LRU, as in a store that
+// is large for what it is asked for, it is LRU (learner.gain).
+//
 // A request's chunks come one after the other, root first or leaf first; such a
 // run is put in order as a whole when it ends. Within a kind and age the victim
 // is the oldest, and in a run the one next to the leaf: what is left of a chain
@@ -41,6 +44,9 @@ type Hazard struct {
 	clock  slotClock
 	learn  learner
 	n      int
+	// recency: the order is LRU's, for too little was learned, or what was learned
+	// promises too little.
+	recency bool
 }
 
 var _ Policy = (*Hazard)(nil)
@@ -76,6 +82,7 @@ func NewHazard(records int) *Hazard {
 	h.run = newRun()
 	h.clock = newSlotClock()
 	h.learn.reset()
+	h.recency = true
 	return h
 }
 
@@ -135,6 +142,7 @@ func (h *Hazard) Victim(inUse func(uint32) bool) (uint32, bool) { return h.Victi
 func (h *Hazard) VictimOf(classes uint64, inUse func(uint32) bool) (uint32, bool) {
 	if h.clock.evicting(h.n) {
 		h.learn.reset()
+		h.recency = true
 		h.resetCursors()
 	}
 	r := h.worst(classes, inUse)
@@ -162,7 +170,8 @@ func (h *Hazard) tick() {
 		h.lists[bits.TrailingZeros64(left)].nextSlot(h.links, h.clock.slot)
 	}
 	if h.clock.rankDue() {
-		h.learn.rank(h.clock.warm(h.run.mean))
+		h.recency = h.clock.warm(h.run.mean) || h.learn.gain(h.n) < leastGain
+		h.learn.rank(h.recency)
 	}
 }
 

@@ -31,6 +31,8 @@ type learner struct {
 	// order is the places, the one with the smallest worth first.
 	order [places]uint16
 	value [places]float64
+	// weight is how many slots reached and back stand for.
+	weight float64
 }
 
 func (l *learner) reset() {
@@ -57,6 +59,7 @@ func (l *learner) reused(kind int, slot, age uint32) {
 
 // nextSlot lets the chunks of earlier slots reach the ages they now have.
 func (l *learner) nextSlot(slot uint32, fading float64) {
+	l.weight = l.weight*fading + 1
 	for k := range l.alive {
 		for b := range l.reached[k] {
 			l.reached[k][b] *= fading

@@ -156,7 +156,7 @@ func (h *Hazard) untail(x *leaf, kind int) {
 func (h *Hazard) list(record uint32) {
 	h.records[record].state |= isListed
 	h.records[record].state &^= isUnsorted
-	if h.clock.warm(h.run.mean) {
+	if h.recency {
 		h.records[record].state |= isUnsorted
 	}
 	h.lists[h.records[record].class].push(h.links, record, h.listKind(record), h.records[record].lastSlot, h.clock.slot)

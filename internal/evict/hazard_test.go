@@ -109,7 +109,7 @@ func TestHazardStructure(t *testing.T) {
 				h.Remove(r)
 				forget(r)
 			}
-			learned = learned || !h.clock.warm(h.run.mean)
+			learned = learned || !h.recency
 			if random.IntN(8) == 0 {
 				h.validate(t, resident)
 			}
