@@ -23,7 +23,7 @@ func TestOwnPolicyBeatsLRU(t *testing.T) {
 			at[int(c)] = max(least, 0.985)
 		}
 		for _, capacity := range []int{500, 1500, 1700, 1950, 2000, 2200, 2500, 3000, 4000, 7000, 15000, 20000, 25000} {
-			at[capacity] = max(least, 0.997)
+			at[capacity] = 0.997
 		}
 		for _, capacity := range []int{33000, 35000, 38000, 60000} {
 			at[capacity] = 1
