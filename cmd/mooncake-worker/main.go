@@ -8,14 +8,18 @@ import (
 	"github.com/mooncake-sidecar/sidecar/cmd/internal/command"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/daemon"
+	"github.com/mooncake-sidecar/sidecar/internal/topology"
 )
 
-func main() {
-	cfg := &config.WorkerConfig{}
-	command.Exit(&command.Daemon{
+func main() { command.Exit(workerCommand(&config.WorkerConfig{}, daemon.Topology)) }
+
+// workerCommand describes the command; cfg is replaced by what is loaded. machine
+// reads what it runs on.
+func workerCommand(cfg *config.WorkerConfig, machine func() (*topology.Machine, error)) *command.Daemon {
+	return &command.Daemon{
 		Name:    "mooncake-worker",
 		Usage:   "copies KV blocks between a vLLM rank and the node's KV store",
-		Example: "mooncake-worker --device host-0\nmooncake-worker --config /etc/mooncake-sidecar.yaml --device cuda-1\nmooncake-worker --device host-0 status --json",
+		Example: "mooncake-worker --device host-0\nmooncake-worker --config /etc/mooncake-sidecar.yaml --device cuda-1\nmooncake-worker --device host-0 status --json\nmooncake-worker topology",
 		Fields:  cfg.Fields(),
 		Configure: func(source config.Source) (common *config.Common, settings []config.Setting, err error) {
 			if cfg, settings, err = config.LoadWorker(source); err != nil {
@@ -29,5 +33,6 @@ func main() {
 		Status: func(ctx context.Context) (*daemon.Status, error) {
 			return daemon.WorkerStatus(ctx, cfg.RuntimeDir, cfg.Device)
 		},
-	})
+		Commands: []command.Subcommand{topologyCommand(func() *config.WorkerConfig { return cfg }, machine)},
+	}
 }

@@ -51,7 +51,7 @@ func nicsOf(root fs.FS) ([]NIC, error) {
 		return nil, err
 	}
 	slices.SortStableFunc(names, compareNames)
-	var nics []NIC
+	nics := make([]NIC, 0, len(names)+len(interfaces))
 	for _, name := range names {
 		nic, err := readRDMA(root, name)
 		if err != nil {
