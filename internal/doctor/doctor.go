@@ -3,6 +3,8 @@ package doctor
 import (
 	"context"
 	"io/fs"
+
+	"github.com/mooncake-sidecar/sidecar/internal/topology"
 )
 
 // Severity says how bad a finding is.
@@ -69,6 +71,9 @@ type System struct {
 	Daemons func(ctx context.Context) []Daemon
 	// Python asks the interpreter of the engine. Nil: none was named.
 	Python func(ctx context.Context) (Python, error)
+	// Machine reads GPUs, NUMA nodes and network adapters. Nil: they are not looked
+	// for.
+	Machine func() (*topology.Machine, error)
 }
 
 // Settings are what the daemons would be started with.
@@ -97,7 +102,7 @@ type check struct {
 // checks in the order of the report.
 func checks() []check {
 	return []check{
-		{"memory", memory}, {"shm", devShm}, {"numa", numa}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages}, {"disk", disk},
+		{"memory", memory}, {"shm", devShm}, {"numa", numa}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages}, {"disk", disk}, {"gpus", gpus}, {"nics", nics},
 		{"runtime_dir", runtimeDir}, {"sockets", sockets}, {"daemons", daemons}, {"umask", umask}, {"ptrace", ptrace},
 		{"expandable_segments", expandableSegments}, {"vllm", vllm}, {"hash", hashSeed},
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os/exec"
 	"strings"
+	"sync"
 
 	"github.com/urfave/cli/v2"
 
@@ -49,6 +50,7 @@ func (d *Daemon) doctorCommand() *cli.Command {
 			if python == "" {
 				python = guessPython(c.Context, system, list)
 			}
+			system.Machine = sync.OnceValues(daemon.Topology)
 			findings := doctor.Run(c.Context, system, &doctor.Settings{
 				RuntimeDir: dir, StoreBytes: storeBytes(settings), NUMA: valueOf(settings, "numa"), DiskDir: valueOf(settings, "disk_dir"), DiskBytes: diskBytes(settings), Version: version.Version, PythonPath: python, HashAlgorithm: c.String("hash-algo"),
 			})
