@@ -182,6 +182,7 @@ def build(
     if len(group_ids) > 1 and ranks.pcp > 1:
         raise ValueError("prefill context parallelism with several KV-cache groups is not supported")
     cache, model = vllm_config.cache_config, vllm_config.model_config
+    _check_stages(model, ranks.pp)
     algorithm = cache.prefix_caching_hash_algo
     if algorithm not in _HASH_BYTES:
         raise ValueError(f"prefix_caching_hash_algo {algorithm!r} is not known (known: {', '.join(_HASH_BYTES)})")
@@ -234,6 +235,26 @@ def build(
         groups=groups,
     )
     return Geometry(spec, group_ids, tuple(factors), cut)
+
+
+def _check_stages(model: Any, stages: int) -> None:
+    """Shards of a chunk have one length, and a rank can't know that of another stage's.
+
+    Raises:
+        ValueError: the pipeline stages have different numbers of layers.
+    """
+    layers = getattr(model, "get_total_num_hidden_layers", None)
+    if stages == 1 or layers is None:
+        return
+    from vllm.distributed.utils import get_pp_indices
+
+    spans = [get_pp_indices(layers(), stage, stages) for stage in range(stages)]
+    counts = [end - start for start, end in spans]
+    if len(set(counts)) > 1:
+        raise ValueError(
+            f"the pipeline stages have {', '.join(map(str, counts))} layers; the store needs as many in each. "
+            "Choose another pipeline_parallel_size, or set VLLM_PP_LAYER_PARTITION where the model allows it"
+        )
 
 
 def _cut(kv_cache_config: Any, ranks: Ranks, kv_heads: int, store_tp: int) -> int:

@@ -294,6 +294,15 @@ def test_mamba_only_in_align_mode():
         namespace.kind_of(spec)
 
 
+def test_pipeline_stages_of_different_lengths_are_refused():
+    config = engine_config(pipeline_parallel_size=2)
+    config.model_config.get_total_num_hidden_layers = lambda: 61
+    with pytest.raises(ValueError, match="stages have 31, 30 layers|stages have 30, 31 layers"):
+        build(config, hybrid())
+    config.model_config.get_total_num_hidden_layers = lambda: 60
+    assert build(config, hybrid()).spec.pp == 2
+
+
 def test_ranks_with_the_same_bytes_take_turns():
     kv = hybrid()
     geometry = build(engine_config(tp=4, heads=2), kv)
