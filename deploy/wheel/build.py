@@ -88,12 +88,14 @@ def build_daemons(python: Path, prefix: Path, to: Path) -> None:
         "CGO_ENABLED": "1",
         "GOOS": "linux",
         "GOARCH": "amd64",
-        "CC": f"{compiler} cc -target {TARGET}",
+        "CC": str(Path(__file__).with_name("zig-cc")),
         "CXX": f"{compiler} c++ -target {TARGET}",
         "CGO_CFLAGS": "-O2 -g0",
         "CGO_LDFLAGS": "",
         "PKG_CONFIG": str(Path(__file__).with_name("pkg-config")),
         "MOONCAKE_SIDECAR_LIBZMQ": str(prefix),
+        "MOONCAKE_SIDECAR_ZIG": compiler,
+        "MOONCAKE_SIDECAR_TARGET": TARGET,
     }
     flags = f"-s -w -buildid= -linkmode=external -X {module()}/internal/version.Version={version()}"
     for command in COMMANDS:

@@ -1,5 +1,6 @@
 """The wheel: the same bytes twice, nothing asked of the machine, programs that the shim finds and starts."""
 
+import json
 import os
 import pathlib
 import re
@@ -50,6 +51,18 @@ def test_two_builds_are_equal(wheel, tmp_path):
     again = build_wheel(tmp_path)
     assert again.name == wheel.name == f"mooncake_sidecar-{declared_version()}-py3-none-manylinux_2_17_x86_64.whl"
     assert again.read_bytes() == wheel.read_bytes()
+
+
+def test_finds_gpus_by_nvml(unpacked, tmp_path):
+    """Zig's linker binds all functions at the start, which NVML's binding by go-nvml alone does not survive."""
+    fake = REPOSITORY / "internal" / "gpu" / "testdata" / "fake_nvml.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", tmp_path / "libnvidia-ml.so.1", fake], check=True)
+    command = [unpacked / "mooncake_sidecar" / "bin" / "mooncake-worker", "--device", "cuda-1", "topology", "--json"]
+    environment = {"PATH": "/nonexistent", "LD_LIBRARY_PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "2,MIG-00000007-bbbb-3"}
+    os.chmod(command[0], 0o755)  # zipfile forgets modes
+    answer = json.loads(subprocess.run(command, check=True, capture_output=True, env=environment).stdout)
+    assert [gpu["uuid"] for gpu in answer["gpus"]] == [f"GPU-0000000{i}-aaaa" for i in range(8)]
+    assert (answer["worker"]["gpu"], answer["worker"]["mig"]) == ("GPU7", "MIG-00000007-bbbb-3")
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
