@@ -218,7 +218,7 @@ def build(
         fingerprint=fingerprint(model.model),
         cache_prefix=cache_prefix,
         dtype=dtype,
-        layout=_layout_name(kv_cache_config, shared=cut > 0),
+        layout=_layout_name(kv_cache_config, vllm_config, shared=cut > 0),
         hash_algorithm=algorithm,
         hash_bytes=_HASH_BYTES[algorithm],
         hash_block_tokens=block_sizes[1],
@@ -280,9 +280,21 @@ def _cut(kv_cache_config: Any, ranks: Ranks, kv_heads: int, store_tp: int) -> in
     return store_tp // ranks.tp
 
 
-def _layout_name(kv_cache_config: Any, shared: bool) -> str:
+def _layout_name(kv_cache_config: Any, vllm_config: Any, shared: bool) -> str:
+    """What names the order of bytes in a shard.
+
+    The kernel's own blocks inside a block are the attention backend's, which only
+    the workers find out. One that was asked for is named, so that engines with
+    another do not read its blocks as theirs.
+    """
     name = kv_cache_config.kv_cache_layout
-    return f"{name}/tp_shared_{name.lower()}" if shared else f"{name or 'default'}/rank_local"
+    parts = [f"{name}/tp_shared_{name.lower()}" if shared else f"{name or 'default'}/rank_local"]
+    attention = getattr(vllm_config, "attention_config", None)
+    if (backend := getattr(attention, "backend", None)) is not None:
+        parts.append(backend.name)
+    by_kind = getattr(attention, "backend_per_kind", None) or {}
+    parts += (f"{kind}={of_kind.name}" for kind, of_kind in sorted(by_kind.items()))
+    return "/".join(parts)
 
 
 def _window(spec: Any, kind: str) -> int:

@@ -263,6 +263,11 @@ def test_what_makes_bytes_different_makes_the_namespace_different():
     assert build(engine_config(cache_dtype="fp8"), kv).spec != base
     assert build(engine_config(tp=2), kv).spec != base
     assert namespace.build(engine_config(), kv, "prefix", (16, 16)).spec != base
+    other = engine_config()
+    other.attention_config = SimpleNamespace(backend=SimpleNamespace(name="FLASHINFER"), backend_per_kind={})
+    assert build(other, kv).spec.layout == "LBHNC/rank_local/FLASHINFER" != base.layout
+    other.attention_config = SimpleNamespace(backend=None, backend_per_kind={"mla_attention": SimpleNamespace(name="X")})
+    assert build(other, kv).spec.layout == "LBHNC/rank_local/mla_attention=X"
     assert build(engine_config(), kv).spec == base
 
 
