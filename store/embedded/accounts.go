@@ -21,7 +21,7 @@ func (a *account) over(more uint64) uint64 {
 // account of its namespace and on that of its tag.
 //
 // INVARIANT: a slot is on its owner's account from the grant of its put until
-// the put comes to nothing or its chunk is dropped.
+// the put comes to nothing or its chunk is dropped: a void put's counts for nobody.
 type accounts struct {
 	namespaces []account // by number
 	tags       []account // by number, 0 for chunks without a tag

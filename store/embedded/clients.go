@@ -141,7 +141,7 @@ func (m *Master) adoptReadLocked(c *client, ref uint64) {
 func (m *Master) adoptPutLocked(c *client, ticket uint64) {
 	slot := uint32(ticket >> 32)
 	if m.slotExistsLocked(slot) && m.alloc.claim(slot) {
-		m.puts[ticket] = &openPut{client: c.id, slot: slot, void: true}
+		m.puts[ticket] = &openPut{client: c.id, slot: slot, adopted: true}
 	}
 }
 

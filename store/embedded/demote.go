@@ -81,7 +81,7 @@ func (a *slabAllocator) spareSlots(slotBytes uint32) uint64 {
 func (m *Master) demoteLocked(rec uint32) {
 	r := m.seg.peekRecord(rec)
 	l := &m.live[rec]
-	if l.state != Active || m.expiredLocked(rec) {
+	if l.state != Active || m.expiredLocked(rec) || m.staleLocked(rec) {
 		m.stats.countAge(age(m.clock.elapsed, m.lastUse[rec]))
 		m.dropForgottenLocked(rec, RemovedEvicted)
 		return

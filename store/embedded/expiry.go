@@ -19,6 +19,7 @@ func (m *Master) Tick() bool {
 	m.seg.setClock(now, m.clock.last)
 	m.expireLeasesLocked()
 	more := m.sweepLocked(now)
+	more = m.sweepStaleLocked() || more
 	return m.compactLocked() || more
 }
 

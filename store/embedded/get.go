@@ -9,8 +9,8 @@ type openRead struct {
 	client uint64
 	slot   uint32
 	record uint32
-	// orphan: the record was dropped while the slot was read, or was not there
-	// any more when an earlier session's read was declared.
+	// orphan: the record was not there any more when an earlier master's read was
+	// declared.
 	orphan bool
 }
 
@@ -111,6 +111,7 @@ func (m *Master) releaseLocked(ref uint64, r openRead) {
 	delete(m.reads, ref)
 	if !r.orphan {
 		m.live[r.record].readers--
+		m.letGoLocked(r.record)
 	}
 	m.unpinLocked(r.slot)
 }

@@ -13,7 +13,8 @@ import (
 //
 // 2: a record also has its salt tag, flags and expiry and is read and written by
 // words; a slot's entry takes 8 bytes.
-const FormatVersion = 2
+// 3: a record says after which reset of its namespace it was stored.
+const FormatVersion = 3
 
 const (
 	headerBytes = 4096

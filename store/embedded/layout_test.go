@@ -63,7 +63,7 @@ func TestRecordIsReadBack(t *testing.T) {
 		slots := rapid.SliceOfNDistinct(rapid.Uint32Range(0, seg.slots()-1), 1, 64, rapid.ID[uint32]).Draw(t, "slots")
 		want := record{
 			hash: testHash(int(rapid.Uint16().Draw(t, "hash"))), parent: rapid.Uint64().Draw(t, "parent"),
-			namespace: rapid.Uint16().Draw(t, "namespace"), group: rapid.Uint16().Draw(t, "group"),
+			namespace: rapid.Uint16Range(0, maxNamespaces-1).Draw(t, "namespace"), generation: rapid.Uint16Range(0, generations-1).Draw(t, "generation"), group: rapid.Uint16().Draw(t, "group"),
 			depth: rapid.Uint32Range(0, maxDepth).Draw(t, "depth"), state: uint8(rapid.IntRange(recPartial, recActive).Draw(t, "state")),
 			slot: slots[0], saltTag: rapid.Uint16().Draw(t, "tag"), flags: recordFlags(rapid.Uint16().Draw(t, "flags")),
 			expires: rapid.Uint32().Draw(t, "expires"),

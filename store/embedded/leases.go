@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"slices"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -10,7 +9,6 @@ import (
 // grantedLease is what a lookup promised one request.
 type grantedLease struct {
 	records []uint32
-	bytes   uint64
 	ttl     time.Duration
 	until   time.Duration // of the store's clock
 }
@@ -18,17 +16,11 @@ type grantedLease struct {
 // leaseTable holds the leases by holder. Nothing relies on a lease for safety.
 type leaseTable struct {
 	byHolder map[store.Lease]*grantedLease
-	bytes    uint64
+	// bytes is what the leased chunks take together, those leased twice twice.
+	bytes uint64
 }
 
 func newLeaseTable() leaseTable { return leaseTable{byHolder: map[store.Lease]*grantedLease{}} }
-
-// dropRecord forgets a record that went although it was leased.
-func (t *leaseTable) dropRecord(rec uint32) {
-	for _, g := range t.byHolder {
-		g.records = slices.DeleteFunc(g.records, func(r uint32) bool { return r == rec })
-	}
-}
 
 // Grant keeps chunks from being evicted until the lease is released or ttl has
 // passed. A repeated grant replaces the holder's earlier one. Chunks are leased
@@ -54,13 +46,11 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 		m.live[rec].fromDisk = false
 		group := &n.groups[chunks[i].Group]
 		size := uint64(group.slotBytes) * uint64(n.spec.Groups[chunks[i].Group].Shards)
-		if m.leases.bytes+g.bytes+size > budget {
+		if m.leases.bytes+size > budget {
 			m.stats.LeasesRefused++
 			break
 		}
-		g.bytes += size
-		g.records = append(g.records, rec)
-		m.live[rec].leases++
+		m.leaseLocked(g, rec, size)
 	}
 	for i := len(g.records) - 1; i >= 0; i-- {
 		m.touchLocked(g.records[i])
@@ -68,7 +58,6 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 	m.leaseBelowLocked(ns, g, chunks, below, budget)
 	if len(g.records) > 0 {
 		m.leases.byHolder[holder] = g
-		m.leases.bytes += g.bytes
 	}
 }
 
@@ -108,9 +97,21 @@ func (m *Master) releaseLeaseLocked(holder store.Lease) {
 	}
 	for _, rec := range g.records {
 		m.live[rec].leases--
+		if m.live[rec].state == Evicting {
+			m.letGoLocked(rec) // its bytes went when it was dropped
+			continue
+		}
+		r := m.seg.peekRecord(rec)
+		m.leases.bytes -= m.groupOf(&r).wholeBytes()
 	}
-	m.leases.bytes -= g.bytes
 	delete(m.leases.byHolder, holder)
+}
+
+// leaseLocked adds a record to a lease. size is that of the whole chunk.
+func (m *Master) leaseLocked(g *grantedLease, rec uint32, size uint64) {
+	g.records = append(g.records, rec)
+	m.live[rec].leases++
+	m.leases.bytes += size
 }
 
 // expireLeasesLocked drops the leases that have run out and tells whether there

@@ -23,7 +23,9 @@ const (
 	// Expired: its time is up. Lookups don't find it; it goes when no lease holds
 	// it, unless it is stored again before.
 	Expired
-	// Evicting: its record is void and its slots are being freed.
+	// Evicting: its record is void and its slots are given back, but for those that
+	// are read. The record number is not given to another chunk before the last
+	// lease, reader and put of this one have ended.
 	Evicting
 	stateCount
 )
@@ -54,7 +56,7 @@ const (
 	StoredAgain
 	// Dropped: evicted, removed, reset, or found corrupt.
 	Dropped
-	// Freed: record and slots are given back.
+	// Freed: nobody knows the record number any more, and it is given back.
 	Freed
 	eventCount
 )

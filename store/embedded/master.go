@@ -9,6 +9,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/evict"
@@ -62,6 +63,8 @@ type Master struct {
 	faces faces
 	// misses is written without the lock.
 	misses missCounts
+	// generation is that of each namespace's chunks, see Reset.
+	generation [maxNamespaces]atomic.Uint32
 
 	mu sync.RWMutex // guards all below, and writing to the above and the segment's tables
 
@@ -102,6 +105,8 @@ type Master struct {
 	dated   int
 	sweepAt uint32
 	nextDue uint32
+
+	stale staleSweep
 
 	feed  feed
 	stats Stats
@@ -302,6 +307,7 @@ func (m *Master) addNamespaceLocked(i int, spec *kv.NamespaceSpec) {
 		})
 	}
 	m.namespaces[i] = ns
+	m.generation[i].Store(m.seg.resets(i) % generations)
 	m.byDigest[ns.digest] = i
 	m.books.namespaces[i].quota = m.seg.namespaceQuota(i)
 }
@@ -357,62 +363,4 @@ func (m *Master) keyOfLocked(id uint32) uint64 {
 func (m *Master) moveTo(rec uint32, e Event) {
 	l := &m.live[rec]
 	l.state = l.state.after(e)
-}
-
-// Reset drops the chunks of one namespace, on the disk too. Puts that are open
-// end void. An error that is disk.ErrUncertain says that it is done, but that the
-// disk has not taken note of it.
-func (m *Master) Reset(id store.NamespaceID) error {
-	if err := m.resetMemory(id); err != nil {
-		return err
-	}
-	return m.settleTier()
-}
-
-func (m *Master) resetMemory(id store.NamespaceID) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, err := m.namespaceLocked(id)
-	if err != nil {
-		return err
-	}
-	if m.lower != nil {
-		m.lower.tier.Reset(n.digest)
-	}
-	m.seg.setResets(int(id), m.seg.resets(int(id))+1)
-	within := func(rec uint32) bool { return store.NamespaceID(m.ownerOfLocked(rec).namespace) == id }
-	m.disownLocked(within)
-	for rec := range m.fresh {
-		if m.live[rec].state.Resident() && within(rec) {
-			m.dropLocked(rec, RemovedReset)
-		}
-	}
-	return nil
-}
-
-// disownLocked parts the open puts, the leases and the reads of records from
-// them in one pass; dropping a record with some would look through all, for each
-// record. Records without a shard are gone with their puts.
-func (m *Master) disownLocked(within func(rec uint32) bool) {
-	for _, p := range m.puts {
-		if !p.void && within(p.record) {
-			m.voidPutLocked(p)
-		}
-	}
-	for _, g := range m.leases.byHolder {
-		g.records = slices.DeleteFunc(g.records, func(rec uint32) bool {
-			if !within(rec) {
-				return false
-			}
-			m.live[rec].leases--
-			return true
-		})
-	}
-	for ref, r := range m.reads {
-		if !r.orphan && within(r.record) {
-			m.live[r.record].readers--
-			r.orphan = true
-			m.reads[ref] = r
-		}
-	}
 }

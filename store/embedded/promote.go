@@ -35,7 +35,7 @@ func (m *Master) comingLocked(rec uint32) bool {
 		return false
 	}
 	put := m.puts[p.tickets[0]]
-	return put != nil && !put.void && put.record == rec
+	return put != nil && put.record == rec && !m.voidLocked(put)
 }
 
 // promote begins to bring chunks up that are on the disk, and returns how many.
@@ -136,7 +136,7 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 		m.abandonLocked(p)
 		return
 	}
-	if m.puts[p.tickets[0]].void {
+	if m.voidLocked(m.puts[p.tickets[0]]) {
 		m.abandonLocked(p) // reset, removed
 		return
 	}

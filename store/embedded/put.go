@@ -14,13 +14,20 @@ type openPut struct {
 	record    uint32
 	slot      uint32
 	shard     uint8
-	// void: the chunk was reset or the master was replaced; the slot is held for
-	// the writer until it ends or revokes the put, and the bytes count for nothing.
-	void bool
+	// adopted: an earlier master granted it, and has its record; the slot is held
+	// for the writer until it ends or revokes the put, and the bytes count for nothing.
+	adopted bool
+}
+
+// voidLocked tells whether a put's bytes count for nothing: the chunk was dropped
+// or reset, or the master was replaced. The slot is held for the writer until it
+// ends or revokes the put.
+func (m *Master) voidLocked(p *openPut) bool {
+	return p.adopted || m.live[p.record].state == Evicting || m.staleLocked(p.record)
 }
 
 // arrivalKey names a shard of a record. INVARIANT: it is in Master.arriving iff
-// an open put that is not void brings the shard.
+// an open put that was not adopted brings the shard.
 func arrivalKey(record uint32, shard uint8) uint64 { return uint64(record)<<8 | uint64(shard) }
 
 func (p *openPut) arrivalKey() uint64 { return arrivalKey(p.record, p.shard) }
@@ -135,7 +142,7 @@ func (m *Master) hasShardLocked(rec, shard uint32) bool {
 // shard has arrived.
 func (m *Master) openRecordLocked(rec uint32, call *putCall, it *store.PutItem) {
 	r := record{
-		hash: it.Hash, namespace: uint16(call.namespace), group: uint16(it.Group),
+		hash: it.Hash, namespace: uint16(call.namespace), generation: uint16(m.generationOf(call.namespace)), group: uint16(it.Group),
 		depth: min(it.Depth, maxDepth), state: recFree, slot: noSlot,
 		saltTag: call.owner.tag, flags: call.flags, expires: deadline(m.clock.elapsed, call.ttl),
 	}
@@ -169,7 +176,8 @@ func (m *Master) PutEnd(session Session, commits []store.PutCommit) ([]bool, err
 			continue
 		}
 		delete(m.puts, commit.Ticket)
-		if p.void {
+		if m.voidLocked(p) {
+			m.partPutLocked(p)
 			m.alloc.release(p.slot)
 			m.stats.PutsVoid++
 			continue
@@ -227,27 +235,27 @@ func (m *Master) PutRevoke(session Session, tickets []uint64) error {
 
 func (m *Master) revokeLocked(ticket uint64, p *openPut) {
 	delete(m.puts, ticket)
-	m.voidPutLocked(p)
+	m.partPutLocked(p)
 	m.alloc.release(p.slot)
 	m.stats.PutsRevoked++
 }
 
-// voidPutLocked parts a put from its record; the slot stays with the writer.
-func (m *Master) voidPutLocked(p *openPut) {
-	if p.void {
+// partPutLocked ends a put that brings nothing, but for its slot.
+func (m *Master) partPutLocked(p *openPut) {
+	if p.adopted {
 		return
 	}
-	p.void = true
 	delete(m.arriving, p.arrivalKey())
-	r := m.seg.peekRecord(p.record)
-	m.books.giveSlot(ownerOf(&r), m.alloc.slotBytes(p.slot))
 	l := &m.live[p.record]
 	l.puts--
+	if l.state == Evicting {
+		m.letGoLocked(p.record)
+		return
+	}
+	m.books.giveSlot(m.ownerOfLocked(p.record), m.alloc.slotBytes(p.slot))
 	if l.state == Creating && l.puts == 0 {
+		r := m.seg.peekRecord(p.record)
 		m.moveTo(p.record, PutsAbandoned)
-		if l.leases > 0 {
-			m.leases.dropRecord(p.record) // it was to come from the disk
-		}
 		m.forgetLocked(p.record, &r)
 	}
 }

@@ -44,5 +44,5 @@ func (m *Master) evictWithinLocked(a *account, slotBytes uint32, match func(*chu
 }
 
 func (m *Master) ownerOfLocked(rec uint32) owner {
-	return owner{namespace: uint16(m.seg.recordWord(rec, wordScope)), tag: uint16(m.seg.recordWord(rec, wordPlace) >> 32)}
+	return owner{namespace: uint16(m.seg.recordWord(rec, wordScope)) % maxNamespaces, tag: uint16(m.seg.recordWord(rec, wordPlace) >> 32)}
 }

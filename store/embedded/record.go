@@ -25,16 +25,17 @@ const (
 
 // record is a chunk as it stands in the record table.
 type record struct {
-	hash      kv.Hash
-	parent    uint64 // key digest of the predecessor, 0 for none
-	namespace uint16
-	group     uint16
-	depth     uint32 // at most 24 bits
-	state     uint8
-	slot      uint32 // the first of the chunk's slots
-	saltTag   uint16 // number of the salt tag, 0 for none
-	flags     recordFlags
-	expires   uint32 // Unix seconds, 0 for never
+	hash       kv.Hash
+	parent     uint64 // key digest of the predecessor, 0 for none
+	namespace  uint16
+	generation uint16 // of the namespace, below generations
+	group      uint16
+	depth      uint32 // at most 24 bits
+	state      uint8
+	slot       uint32 // the first of the chunk's slots
+	saltTag    uint16 // number of the salt tag, 0 for none
+	flags      recordFlags
+	expires    uint32 // Unix seconds, 0 for never
 }
 
 const maxDepth = 1<<24 - 1
@@ -46,13 +47,25 @@ const (
 	recordWords = recordBytes / 8
 
 	wordParent = 4
-	wordScope  = 5 // namespace 16 bits, group 16, depth 24, state 8
+	wordScope  = 5 // namespace 7 bits, generation 9, group 16, depth 24, state 8
 	wordPlace  = 6 // slot 32, salt tag 16, flags 16
 	wordEnd    = 7 // expires 32, CRC 32: of all before it, and of the slots' entries
 )
 
 // scopeOf is the lower half of a record's scope word.
-func scopeOf(namespace, group uint32) uint32 { return namespace | group<<16 }
+func scopeOf(namespace, generation, group uint32) uint32 {
+	return namespace | generation<<namespaceBits | group<<16
+}
+
+const (
+	namespaceBits = 7
+	// generations are told apart: a generation is the number of resets of the
+	// namespace, modulo that.
+	generations = 1 << (16 - namespaceBits)
+)
+
+// The namespaces' numbers fit.
+const _ = uint(1<<namespaceBits - maxNamespaces)
 
 // wordScopeMask leaves the scope of a scope word.
 const wordScopeMask = 1<<32 - 1
@@ -90,7 +103,8 @@ func (s *segment) peekRecord(id uint32) (r record) {
 	}
 	r.parent = w[wordParent].Load()
 	scope, place := w[wordScope].Load(), w[wordPlace].Load()
-	r.namespace, r.group, r.depth, r.state = uint16(scope), uint16(scope>>16), uint32(scope>>32)&maxDepth, stateOf(scope)
+	r.namespace, r.group, r.depth, r.state = uint16(scope)%maxNamespaces, uint16(scope>>16), uint32(scope>>32)&maxDepth, stateOf(scope)
+	r.generation = uint16(scope) >> namespaceBits
 	r.slot, r.saltTag, r.flags = uint32(place), uint16(place>>32), recordFlags(place>>48)
 	r.expires = uint32(w[wordEnd].Load())
 	return r
@@ -102,7 +116,7 @@ func (r *record) words() (w [recordWords]uint64) {
 		w[i] = le.Uint64(r.hash[8*i:])
 	}
 	w[wordParent] = r.parent
-	w[wordScope] = uint64(r.namespace) | uint64(r.group)<<16 | uint64(r.depth&maxDepth)<<32 | uint64(r.state)<<56
+	w[wordScope] = uint64(scopeOf(uint32(r.namespace), uint32(r.generation), uint32(r.group))) | uint64(r.depth&maxDepth)<<32 | uint64(r.state)<<56
 	w[wordPlace] = uint64(r.slot) | uint64(r.saltTag)<<32 | uint64(r.flags)<<48
 	w[wordEnd] = uint64(r.expires)
 	return w

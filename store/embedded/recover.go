@@ -169,6 +169,9 @@ func (m *Master) wholeChunkLocked(id uint32, r *record) (slots []uint32, shards 
 	if int(r.namespace) >= maxNamespaces || m.namespaces[r.namespace] == nil {
 		return nil, 0, fmt.Errorf("namespace %d is not known", r.namespace)
 	}
+	if uint32(r.generation) != m.generationOf(store.NamespaceID(r.namespace)) {
+		return nil, 0, fmt.Errorf("namespace %d was reset", r.namespace)
+	}
 	ns := m.namespaces[r.namespace]
 	if int(r.group) >= len(ns.groups) {
 		return nil, 0, fmt.Errorf("group %d of %d", r.group, len(ns.groups))

@@ -132,18 +132,19 @@ func (m *Master) removeNamed(done *Removal, sel *selection, step []named) {
 	m.removeSetLocked(done, doomed)
 }
 
-// removeSetLocked drops records. What others hold of them is parted from all in
-// one pass.
+// removeSetLocked drops records.
 func (m *Master) removeSetLocked(done *Removal, doomed map[uint32]struct{}) {
 	if len(doomed) == 0 {
 		return
 	}
 	m.forgetOnDisk(maps.Keys(doomed))
-	m.disownLocked(func(rec uint32) bool { _, in := doomed[rec]; return in })
 	for rec := range doomed {
 		l := &m.live[rec]
+		if l.state == Creating {
+			m.dropCreatingLocked(rec)
+		}
 		if !l.state.Resident() {
-			continue // it had only open puts, and went with them
+			continue
 		}
 		r := m.seg.peekRecord(rec)
 		done.Chunks++

@@ -54,24 +54,6 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 	listed := m.live[rec].state.Whole()
 	m.dropped = age(m.clock.elapsed, m.lastUse[rec])
 	m.moveTo(rec, Dropped)
-	if m.live[rec].puts > 0 {
-		for _, p := range m.puts {
-			if p.record == rec {
-				m.voidPutLocked(p)
-			}
-		}
-	}
-	if m.live[rec].readers > 0 {
-		for ref, read := range m.reads {
-			if read.record == rec && !read.orphan {
-				read.orphan = true
-				m.reads[ref] = read
-			}
-		}
-	}
-	if m.live[rec].leases > 0 {
-		m.leases.dropRecord(rec)
-	}
 	m.books.countChunk(ownerOf(&r), -1)
 	m.forgetLocked(rec, &r)
 	for slot := r.slot; slot != noSlot; {
@@ -93,17 +75,41 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 	}
 }
 
-// forgetLocked frees a record number. r is what it held.
+// dropCreatingLocked removes a chunk without shards: its puts end void.
+func (m *Master) dropCreatingLocked(rec uint32) {
+	r := m.seg.peekRecord(rec)
+	m.moveTo(rec, Dropped)
+	m.forgetLocked(rec, &r)
+}
+
+// forgetLocked takes a record out of the index and of all books, and frees its
+// number as soon as nobody knows it. r is what it held.
+//
+// REQUIRES: the chunk is evicting.
 func (m *Master) forgetLocked(rec uint32, r *record) {
 	m.countPinLocked(r, -1)
 	m.countDatedLocked(r.expires, -1)
-	m.moveTo(rec, Freed)
 	m.table.Remove(m.keyOfLocked(rec), rec)
 	m.faces.clear(rec, faceMissOnce|faceHidden)
 	m.seg.clearRecord(rec)
 	if m.live[rec].away {
 		m.loseLocked(rec)
 	}
-	m.live[rec] = liveRecord{}
-	m.free = append(m.free, rec)
+	l, g := &m.live[rec], m.groupOf(r)
+	for range l.puts {
+		m.books.giveSlot(ownerOf(r), g.slotBytes) // the writers hold them, for nothing
+	}
+	m.leases.bytes -= uint64(l.leases) * g.wholeBytes()
+	*l = liveRecord{state: l.state, leases: l.leases, readers: l.readers, puts: l.puts}
+	m.letGoLocked(rec)
+}
+
+// letGoLocked frees the number of a record that is void, if nobody knows it. To
+// be called when a lease, a reader or a put of a record has ended.
+func (m *Master) letGoLocked(rec uint32) {
+	if l := &m.live[rec]; l.state == Evicting && !l.inUse() {
+		m.moveTo(rec, Freed)
+		*l = liveRecord{}
+		m.free = append(m.free, rec)
+	}
 }

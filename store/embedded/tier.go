@@ -180,7 +180,7 @@ func (m *Master) leaseBelowLocked(ns store.NamespaceID, g *grantedLease, chunks 
 			continue
 		}
 		size := n.groups[chunks[i].Group].wholeBytes()
-		if m.leases.bytes+g.bytes+size > budget {
+		if m.leases.bytes+size > budget {
 			m.stats.LeasesRefused++
 			return
 		}
@@ -188,9 +188,7 @@ func (m *Master) leaseBelowLocked(ns store.NamespaceID, g *grantedLease, chunks 
 		if !ok || m.live[rec].leases == maxCount {
 			continue
 		}
-		g.bytes += size
-		g.records = append(g.records, rec)
-		m.live[rec].leases++
+		m.leaseLocked(g, rec, size)
 	}
 }
 

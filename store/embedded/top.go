@@ -63,7 +63,7 @@ func (m *Master) usedAt(used []usedChunk, at uint32) ([]usedChunk, bool) {
 	defer m.mu.RUnlock()
 	end := min(at+removeStep, m.fresh)
 	for rec := at; rec < end; rec++ {
-		if m.hits[rec] > 0 && m.live[rec].state.Whole() {
+		if m.hits[rec] > 0 && m.live[rec].state.Whole() && !m.staleLocked(rec) {
 			r := m.seg.peekRecord(rec)
 			used = append(used, usedChunk{named: named{rec, m.keyOfLocked(rec)}, parent: r.parent, depth: r.depth, hits: m.hits[rec]})
 		}
@@ -86,7 +86,7 @@ func (m *Master) prefixLocked(end *usedChunk) (Prefix, bool) {
 			p.Root = r.hash
 			return p, true
 		}
-		parent, ok := m.table.Find(r.parent, func(id uint32) bool { return m.keyOfLocked(id) == r.parent })
+		parent, ok := m.table.Find(r.parent, func(id uint32) bool { return m.keyOfLocked(id) == r.parent && !m.staleLocked(id) })
 		if !ok || left == 0 || !m.live[parent].state.Whole() {
 			return p, true
 		}

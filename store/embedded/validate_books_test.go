@@ -6,7 +6,7 @@ func (m *Master) validateBooks(t fataler, resident int) {
 	pinned, dated, kept := uint64(0), 0, 0
 	for id := range m.fresh {
 		l := &m.live[id]
-		if l.state == Gone {
+		if l.state == Gone || l.state == Evicting {
 			continue
 		}
 		r := m.seg.peekRecord(id)
@@ -39,7 +39,7 @@ func (m *Master) validateBooks(t fataler, resident int) {
 		}
 	}
 	for _, p := range m.puts {
-		if !p.void {
+		if !p.adopted && m.live[p.record].state != Evicting {
 			books.takeSlot(m.ownerOfLocked(p.record), m.alloc.slotBytes(p.slot))
 		}
 	}

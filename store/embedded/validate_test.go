@@ -29,8 +29,14 @@ func (m *Master) validate(t fataler) {
 		if l.state == Gone {
 			continue
 		}
+		if l.state == Evicting {
+			if !l.inUse() {
+				t.Fatalf("record %d is void and known to nobody", id)
+			}
+			continue
+		}
 		r := m.seg.peekRecord(id)
-		if got, ok := m.findLocked(store.NamespaceID(r.namespace), uint32(r.group), &r.hash); !ok || got != id {
+		if got, ok := m.findLocked(store.NamespaceID(r.namespace), uint32(r.group), &r.hash); (!ok || got != id) && !m.staleLocked(id) {
 			t.Fatalf("record %d is not in the index (%d, %v)", id, got, ok)
 		}
 		if l.state == Creating {
@@ -66,7 +72,7 @@ func (m *Master) validate(t fataler) {
 	arriving := 0
 	for _, p := range m.puts {
 		take(p.slot, "a put")
-		if !p.void {
+		if !p.adopted {
 			arriving++
 			if _, ok := m.arriving[p.arrivalKey()]; !ok {
 				t.Fatalf("shard %d of record %d has a put and does not arrive", p.shard, p.record)

@@ -113,7 +113,7 @@ func (v *View) Close() {
 // find returns the record of a chunk and the state that stands in the segment.
 // It may be called with or without the lock.
 func (m *Master) find(ns store.NamespaceID, group uint32, hash *kv.Hash) (rec uint32, state uint8, ok bool) {
-	scope := uint64(scopeOf(uint32(ns), group))
+	scope := uint64(scopeOf(uint32(ns), m.generationOf(ns), group))
 	var word uint64
 	rec, ok = m.table.Find(keyDigest(ns, group, hash), func(id uint32) bool {
 		word = m.seg.recordWord(id, wordScope)
