@@ -88,21 +88,25 @@ class PinLedger:
         Cost is that of the blocks that are new since the request's last
         outstanding job, as long as tables only grow.
         """
-        fresh = self._grown(pins, tables)
-        if fresh is None:
-            fresh = self._changed(pins, tables)
+        if pins.jobs:
+            fresh = self._grown(pins, tables)
+            if fresh is None:
+                fresh = self._changed(pins, tables)
+            held = pins.held
+            new = {block: None for block in chain(fresh, extra) if block not in held}
+        else:
+            new = dict.fromkeys(chain(chain.from_iterable(tables), extra))
         pins.tables = tables
         pins.jobs[job] = None
         taken = self._jobs.get(job)
         if taken is None:
             taken = self._jobs[job] = _Taken(self._ranks)
         taken.parts.append((pins, (self._era, token_len)))
-        new = dict.fromkeys(chain(fresh, extra))
         new.pop(NULL_BLOCK, None)
-        new = {block: None for block in new if block not in pins.held}
         if new:
             pins.held.update(new)
-            self._pool.touch(list(map(self._pool.blocks.__getitem__, new)))
+            blocks = self._pool.blocks
+            self._pool.touch([blocks[block] for block in new])
 
     def acknowledge(self, job: int, ranks: int = 1, lost: Iterable[int] = ()) -> None:
         """``ranks`` more ranks are through with the job, and have saved all but the parts in ``lost``.
@@ -140,8 +144,6 @@ class PinLedger:
 
     def _grown(self, pins: PinSet, tables: Sequence[Sequence[int]]) -> list[int] | None:
         """The new ends of the tables, None if they changed otherwise."""
-        if not pins.tables:
-            return list(chain.from_iterable(tables))
         fresh: list[int] = []
         for before, now in zip(pins.tables, tables, strict=True):
             if now[: len(before)] != before:

@@ -14,6 +14,7 @@ from mooncake_sidecar.jobs import JobCommand, Numbering
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
 from mooncake_sidecar.states import StateRules
+from mooncake_sidecar.tables import BlockTable
 from mooncake_sidecar.tails import BoundaryPut, TailPlanner
 from mooncake_sidecar.tracker import Entry, Tracker
 from mooncake_sidecar.wishes import MAX_TOKENS
@@ -43,6 +44,12 @@ class Saver:
         self._block = geometry.spec.scheduler_block_tokens
         self._hash = geometry.spec.hash_block_tokens
         self._block_tokens = geometry.block_tokens
+        self._fine = geometry.fine
+        # (group in the engine, tokens of a block; 0: recurrent state, stored from boundary puts alone)
+        self._groups = [
+            (engine, 0 if store in geometry.mamba_groups else tokens)
+            for store, (engine, tokens) in enumerate(zip(geometry.store_group_ids, geometry.block_tokens, strict=True))
+        ]
         self._planner = TailPlanner.of(geometry)
         self._store_group = {engine: store for store, engine in enumerate(geometry.store_group_ids)}
         self._pins = pins
@@ -148,19 +155,19 @@ class Saver:
             return
         own = [list(tables[group]) for group in self._geometry.store_group_ids]
         puts = self._with_tail(tracker, request, own, puts, request.num_computed_tokens, False)
-        self._emit(entry, 0, request.num_computed_tokens, own, puts)
+        self._emit(entry, 0, request.num_computed_tokens, None, puts)
         self._late.add(request.request_id)
 
     # ---- parts ----
 
     def _plan(self, entry: Entry) -> None:
-        plan = entry.tracker.plan_save(self._block, entry.request.num_prompt_tokens, self._geometry.fine)
+        plan = entry.tracker.plan_save(self._block, entry.request.num_prompt_tokens, self._fine)
         if plan is not None:
             self._plans[entry.request.request_id] = plan
 
     def _watch(self, entry: Entry, scheduled_to: int) -> None:
         tracker, request_id = entry.tracker, entry.request.request_id
-        boundary = tracker.next_save(self._block, entry.request.num_prompt_tokens, self._geometry.fine)
+        boundary = tracker.next_save(self._block, entry.request.num_prompt_tokens, self._fine)
         if tracker.most == 0:
             self._growth.forget(request_id)
         elif tracker.token_len < tracker.prefill_end:
@@ -223,55 +230,57 @@ class Saver:
         scheduled: Mapping[str, int],
     ) -> None:
         tracker, request = entry.tracker, entry.request
-        tables = state.get_block_ids(request.request_id) if state is not None else None
-        if tables is None:
+        table = BlockTable.of(state, request.request_id)
+        if table is None:
             logger.debug("no block table for request %s: not saved", request.request_id)
             return
-        own = [tables[group] for group in self._geometry.store_group_ids]
         puts = state_puts
         if state_puts and (now := scheduled.get(request.request_id)):  # it need not have been due
             tracker.token_len = max(tracker.token_len, min(request.num_computed_tokens + now, request.num_tokens))
         if publish or state_puts:
+            own = [table.ids(group) for group, _ in self._groups]
             puts = self._with_tail(tracker, request, own, state_puts, tracker.token_len, publish)
         if boundary or puts:
-            self._emit(entry, boundary, tracker.token_len, own, puts)
+            self._emit(entry, boundary, tracker.token_len, table, puts)
 
     def _emit(
-        self, entry: Entry, token_len: int, completed: int, own: Sequence[Sequence[int]], puts: list[BoundaryPut]
+        self, entry: Entry, token_len: int, completed: int, table: BlockTable | None, puts: list[BoundaryPut]
     ) -> None:
         """Add a part to the step's job, and hold its blocks.
 
         Args:
             token_len: the save boundary, 0 for boundary puts alone.
-            own: the request's current block tables by store group.
+            table: the request's current blocks; unread without a boundary.
         """
         request, tracker, batch = entry.request, entry.tracker, self._open()
-        # The chunks that the part names begin here at the earliest.
-        start = min((self._chunk_start(group, tokens) for group, _, tokens in puts), default=MAX_TOKENS)
+        # Chunks of the part begin at ``start`` at the earliest, and their keys reach to ``reach``.
+        start, reach = MAX_TOKENS, token_len
+        for group, _, tokens in puts:
+            size = self._block_tokens[group]
+            start, reach = min(start, (tokens - 1) // size * size), max(reach, tokens)
+        tables: list[tuple[int, list[int]]] = []
         if token_len:
             # Ranks may go back to where their last success was, but not behind
-            # what all of them have: that is not named again. States are stored
-            # from boundary puts alone.
+            # what all of them have: that is not named again.
             saved = self._pins.saved(tracker.pins)
-            tables = []
-            for group, (table, tokens) in enumerate(zip(own, self._block_tokens, strict=True)):
-                if group in self._geometry.mamba_groups:
+            for group, tokens in self._groups:
+                if tokens:
+                    first = saved // tokens
+                    tables.append((first, table.ids(group, first, -(-token_len // tokens))))
+                    start = min(start, first * tokens)
+                else:
                     tables.append((0, []))
-                    continue
-                first = saved // tokens
-                tables.append((first, table[first : -(-token_len // tokens)]))
-                start = min(start, first * tokens)
             held: Sequence[Sequence[int]] = [blocks for _, blocks in tables]
         else:
-            tables = [(0, [])] * len(self._block_tokens)
+            tables = [(0, [])] * len(self._groups)
             held = tracker.pins.tables or [blocks for _, blocks in tables]
         self._pins.take(tracker.pins, batch.job, held, [block for _, block, _ in puts], token_len)
-        reach = max([token_len, *(tokens for _, _, tokens in puts)])
         first_hash = max(0, start // self._hash - 1)  # a chunk's parent comes with it
+        most = entry.wishes.max_offload_tokens
         batch.add(
             request.request_id,
             (token_len, completed, request.num_prompt_tokens, tracker.prefill_end),
-            NO_LIMIT if entry.wishes.max_offload_tokens is None else entry.wishes.max_offload_tokens,
+            NO_LIMIT if most is None else most,
             entry.label,
             first_hash,
             request.block_hashes[first_hash : -(-reach // self._hash)],
@@ -287,8 +296,3 @@ class Saver:
         if self._batch is None:
             self._batch = StoreBatch(self._numbers.take(), len(self._block_tokens))
         return self._batch
-
-    def _chunk_start(self, group: int, tokens: int) -> int:
-        """Where the chunk begins that is keyed by the first ``tokens`` tokens."""
-        size = self._block_tokens[group]
-        return (tokens - 1) // size * size
