@@ -33,7 +33,8 @@ Examples:
 	add("unpin", "leave chunks to the eviction policy again", `Examples:
 
    mooncake-lookupd ctl unpin --hashes system-prompt.txt`, ctlUnpin, keyFlags()...)
-	add("prefetch", "bring chunks from the disk tier into memory", `It is done in the background; stats shows how far.
+	add("prefetch", "bring chunks from the disk tier into memory", `The command ends when the last chunk is being read. A long list takes as long as the disk does: raise --timeout,
+or give the list again, for what is in memory is passed over.
 
 Examples:
 

@@ -49,6 +49,17 @@ func (t *Tier) Has(key *Key) (found Found, ok bool) {
 	return found, false
 }
 
+// Offers is Has that leaves the trace that it finds: a lookup is to see it.
+func (t *Tier) Offers(key *Key) (found Found, ok bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	id, ok := t.findLocked(key)
+	if !ok || t.catalog.entries[id].missOnce {
+		return Found{}, false
+	}
+	return t.foundLocked(id), true
+}
+
 // findLocked finds the entry of a chunk that counts.
 func (t *Tier) findLocked(key *Key) (uint32, bool) {
 	if !t.usableLocked() {
@@ -73,6 +84,33 @@ func (t *Tier) expired(expires uint32) bool {
 func (t *Tier) Room() uint64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
+	return t.roomLocked()
+}
+
+// HasTimeFor tells whether so many bytes more would be read within the patience,
+// if nobody waits for them. A chunk for which there never is as much time is read
+// when there is nothing else.
+func (t *Tier) HasTimeFor(bytes uint64) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.usableLocked() && len(t.fetches) < cap(t.fetches)/2 && (t.fetchingBytes == 0 || bytes <= t.roomLocked())
+}
+
+// Serves tells whether the disk is in service.
+func (t *Tier) Serves() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.usableLocked()
+}
+
+// CanFetch tells whether Fetch would take a chunk now.
+func (t *Tier) CanFetch() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.usableLocked() && len(t.fetches) < cap(t.fetches)
+}
+
+func (t *Tier) roomLocked() uint64 {
 	if !t.usableLocked() {
 		return 0
 	}

@@ -47,9 +47,23 @@ func (t *Tier) Fetch(key Key, into [][]byte, done func(*Chunk, error)) bool {
 	return true
 }
 
+// ReadEvent returns a channel that is closed when the next fetch has been answered.
+func (t *Tier) ReadEvent() <-chan struct{} {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.readEvent == nil {
+		t.readEvent = make(chan struct{})
+	}
+	return t.readEvent
+}
+
 // finishFetch answers a fetch.
 func (t *Tier) finishFetch(f *fetch, c *Chunk, err error) {
 	t.mu.Lock()
+	if t.readEvent != nil {
+		close(t.readEvent)
+		t.readEvent = nil
+	}
 	t.fetchingBytes -= uint64(f.place.pages) * PageBytes
 	t.log.regions[f.place.region].readers--
 	if err == nil {

@@ -57,6 +57,7 @@ type Tier struct {
 	queued        map[[2]uint64]*demotion
 	queuedBytes   uint64
 	fetchingBytes uint64
+	readEvent     chan struct{} // nil: nobody waits for it
 
 	early    []mark // removals of before the file was opened
 	earlyAll bool   // of everything

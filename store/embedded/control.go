@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -108,10 +109,6 @@ type Prefix struct {
 	Hits       uint64 // references taken on its last chunk
 }
 
-// Fetcher brings chunks of a slower tier into memory. It must not block. It
-// is called without the master's lock. It returns how many it has begun to bring.
-type Fetcher func(ns store.NamespaceID, keys []store.ChunkKey) int
-
 // control is what the admin service may ask of a Master.
 type control interface {
 	// Pin pins those chunks that are in memory whole, until ttl has passed (0: for
@@ -129,8 +126,9 @@ type control interface {
 	// SetDefaultTTL sets how long chunks of a namespace that are stored from now on
 	// live; 0: for ever.
 	SetDefaultTTL(ns store.NamespaceID, ttl time.Duration) error
-	// Prefetch asks the disk tier for chunks. ErrNoTier: there is none.
-	Prefetch(ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error)
+	// PrefetchAll asks the disk tier for chunks, at its pace. ErrNoTier: there is
+	// none.
+	PrefetchAll(ctx context.Context, ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error)
 	// TopPrefixes returns the n most used chains, the most used first.
 	TopPrefixes(n int) []Prefix
 	// Drain makes the store refuse puts, or take them again; it serves on.

@@ -11,9 +11,11 @@ import (
 // before their room is needed: when a slot size has less than a reserve left, the
 // policy's next victims are handed to the tier. They stay in memory and are hit
 // there (state migrating); once written they wait in line to be dropped, and are
-// the first to go when a put finds no free slot. One that is used meanwhile goes
-// back to the policy. When puts come faster than the disk takes chunks, the line
-// is empty and the policy's victim is dropped as it would be without a disk.
+// the first to go when a put finds no free slot. One that is used or pinned
+// meanwhile goes back to the policy. When puts come faster than the disk takes
+// chunks, the line is empty and the policy's victim is dropped as it would be
+// without a disk. A chunk that is pinned softly is not written ahead: it is not its
+// turn while there are others.
 
 // move is a chunk on its way down.
 //
@@ -150,7 +152,7 @@ func (m *Master) written(mv *move, err error) {
 	case errors.Is(err, disk.ErrSource):
 		m.stats.Corrupt++
 		m.dropLocked(mv.record, RemovedCorrupt)
-	case mv.used || m.live[mv.record].inUse() || m.live[mv.record].kept:
+	case mv.used || m.staysLocked(mv.record):
 		m.comeBackLocked(mv)
 	default:
 		mv.kept = err == nil
@@ -174,10 +176,10 @@ func (m *Master) dropLeavingLocked(size uint32) bool {
 		if len(line) == 1 {
 			delete(m.lower.leaving, size)
 		}
-		switch l := &m.live[mv.record]; {
+		switch {
 		case mv.lost:
 			continue
-		case l.inUse() || l.kept:
+		case m.staysLocked(mv.record):
 			m.comeBackLocked(mv)
 			continue
 		}
@@ -191,6 +193,13 @@ func (m *Master) dropLeavingLocked(size uint32) bool {
 		return true
 	}
 	return false
+}
+
+// staysLocked tells whether a chunk on its way down is to stay after all: it is in
+// use, or was pinned meanwhile.
+func (m *Master) staysLocked(rec uint32) bool {
+	flags, _ := m.seg.recordLife(rec)
+	return m.live[rec].inUse() || flags&(flagSoftPin|flagHardPin) != 0
 }
 
 // usedAwayLocked notes a use of a chunk on its way down.

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -273,13 +272,6 @@ func TestPinArguments(t *testing.T) {
 	}
 	if _, err := w.m.Prefetch(ns.ID, nil); !errors.Is(err, ErrNoTier) {
 		t.Errorf("prefetch without a disk: %v", err)
-	}
-	var asked []store.ChunkKey
-	w.m.SetFetcher(func(_ store.NamespaceID, keys []store.ChunkKey) int { asked = keys; return len(keys) })
-	s := w.open(1, 1, 100, Declaration{})
-	w.storeAs(s, ns, PutOptions{}, 1)
-	if n, err := w.m.Prefetch(ns.ID, append(chunkKeys(1, 2), store.ChunkKey{Group: 7, Hash: kv.Hash{}})); err != nil || n != 1 || asked[0].Hash != testHash(2) {
-		t.Errorf("prefetch: %d, %v, asked for %v", n, err, asked)
 	}
 }
 

@@ -95,8 +95,7 @@ type Master struct {
 	books     accounts
 	pinned    uint64 // bytes of the chunks that are pinned hard
 	draining  bool
-	fetch     Fetcher // of the slower tier, or nil
-	lower     *lower  // the disk tier, or nil; the pointer is set before anybody is served
+	lower     *lower // the disk tier, or nil; the pointer is set before anybody is served
 
 	clock   storeClock
 	dropped time.Duration // how long the chunk that was dropped last had not been used

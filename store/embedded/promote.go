@@ -23,6 +23,8 @@ type promotion struct {
 	key     disk.Key
 	record  uint32
 	tickets []uint64 // by shard
+	// wanted: a request waits for it.
+	wanted bool
 }
 
 // promoter is the client of promotions; sessions have other numbers than 0.
@@ -38,38 +40,33 @@ func (m *Master) comingLocked(rec uint32) bool {
 	return put != nil && put.record == rec && !m.voidLocked(put)
 }
 
-// promote begins to bring chunks up that are on the disk, and returns how many.
-func (m *Master) promote(ns store.NamespaceID, keys []store.ChunkKey) (begun int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	n, err := m.namespaceLocked(ns)
-	if err != nil {
-		return 0
-	}
-	m.timeLocked()
-	for i := range keys {
-		if int(keys[i].Group) >= len(n.groups) {
-			continue
-		}
-		if _, ok := m.promoteLocked(ns, &keys[i]); ok {
-			begun++
-		}
-	}
-	return begun
-}
-
-// promoteLocked begins to bring a chunk up that is not whole in memory, and
-// returns its record. False: it is not on the disk, or there is no room.
-func (m *Master) promoteLocked(ns store.NamespaceID, chunk *store.ChunkKey) (uint32, bool) {
+// wantLocked begins to bring a chunk up that a request needs and that is not whole
+// in memory, and returns its record. False: it is not on the disk, a load of it has
+// just failed, or there is no room.
+func (m *Master) wantLocked(ns store.NamespaceID, chunk *store.ChunkKey) (uint32, bool) {
 	if m.lower == nil || len(m.undeclared) > 0 {
 		return 0, false
 	}
 	if rec, known := m.findLocked(ns, chunk.Group, &chunk.Hash); known {
-		return rec, m.comingLocked(rec) // else somebody is storing it
+		coming := m.comingLocked(rec) // else somebody is storing it
+		if coming {
+			m.lower.coming[rec].wanted = true
+		}
+		return rec, coming
 	}
-	p := &promotion{key: m.diskKey(ns, chunk.Group, &chunk.Hash)}
-	found, ok := m.lower.tier.Has(&p.key)
+	p := &promotion{key: m.diskKey(ns, chunk.Group, &chunk.Hash), wanted: true}
+	found, ok := m.lower.tier.Offers(&p.key)
 	if !ok {
+		return 0, false
+	}
+	return m.promoteLocked(p, ns, chunk, found)
+}
+
+// promoteLocked begins to bring a chunk up that memory has nothing of. Nothing is
+// evicted for one that the disk can't bring.
+func (m *Master) promoteLocked(p *promotion, ns store.NamespaceID, chunk *store.ChunkKey, found disk.Found) (uint32, bool) {
+	if !m.lower.tier.CanFetch() {
+		m.lower.stats.PromotionsRefused++
 		return 0, false
 	}
 	into, ok := m.grantPromotionLocked(p, ns, chunk, found)
@@ -131,8 +128,10 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 	defer m.mu.Unlock()
 	if err != nil {
 		m.lower.stats.PromotionsFailed++
-		// Who waits for it is told that it is gone, and not to try again at once.
-		m.lower.tier.MissOnce(&p.key)
+		if p.wanted {
+			// Who waits for it is told that it is gone, and not to try again at once.
+			m.lower.tier.MissOnce(&p.key)
+		}
 		m.abandonLocked(p)
 		return
 	}
@@ -171,7 +170,7 @@ func (m *Master) loadMissingLocked(ns store.NamespaceID, items []store.GetItem, 
 		if results[i].Status != store.GetAbsent || int(items[i].Group) >= len(groups) || groups[items[i].Group].complete>>items[i].Shard&1 == 0 {
 			continue
 		}
-		if _, ok := m.promoteLocked(ns, &store.ChunkKey{Group: items[i].Group, Hash: items[i].Hash}); ok {
+		if _, ok := m.wantLocked(ns, &store.ChunkKey{Group: items[i].Group, Hash: items[i].Hash}); ok {
 			results[i].Status = store.GetLoading
 			m.stats.GetsAbsent--
 		}

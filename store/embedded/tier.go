@@ -27,6 +27,9 @@ type lower struct {
 	stats TierStats
 }
 
+// The disk keeps whole salt tags.
+const _ = uint(disk.MaxTagBytes - maxTagText)
+
 // TierStats is what went between memory and disk.
 type TierStats struct {
 	// Demoted chunks were written; Clean ones were on the disk already. Returned
@@ -54,7 +57,6 @@ func (m *Master) SetTier(t *disk.Tier) {
 		tier: t, moves: map[uint32]*move{}, leaving: map[uint32][]*move{}, spare: map[uint32]uint32{}, coming: map[uint32]*promotion{},
 	}
 	m.mu.Unlock()
-	m.SetFetcher(m.promote)
 }
 
 // diskKey names a chunk as the tier does.
@@ -162,7 +164,7 @@ func (m *Master) removeBelow(done *Removal, scope *Scope) {
 		}
 		done.OnDisk = t.ForgetWithTag(scope.SaltTag, keys...)
 	case scope.SaltTag != nil:
-		done.OnDisk = t.ForgetTag(digest, *scope.SaltTag)
+		done.OnDisk = t.ForgetTag(digest, foldTag(*scope.SaltTag))
 	default:
 		t.Reset(*digest)
 	}
@@ -184,7 +186,7 @@ func (m *Master) leaseBelowLocked(ns store.NamespaceID, g *grantedLease, chunks 
 			m.stats.LeasesRefused++
 			return
 		}
-		rec, ok := m.promoteLocked(ns, &chunks[i])
+		rec, ok := m.wantLocked(ns, &chunks[i])
 		if !ok || m.live[rec].leases == maxCount {
 			continue
 		}

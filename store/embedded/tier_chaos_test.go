@@ -441,7 +441,9 @@ func (r *tierRun) kill() {
 	})
 	which := r.rng.IntN(len(r.specs))
 	r.put(which, r.w.namespace(r.specs[which]), 12)
-	r.w.m.promote(r.w.namespace(r.specs[which]).ID, []store.ChunkKey{{Hash: testHash(r.rng.IntN(tierChunks))}})
+	if _, err := r.w.m.Prefetch(r.w.namespace(r.specs[which]).ID, []store.ChunkKey{{Hash: testHash(r.rng.IntN(tierChunks))}}); err != nil {
+		r.t.Fatal(err)
+	}
 	synctest.Wait() // all of the disk's calls hang, none moves bytes
 	memory := slices.Clone(r.w.mem)
 	mu.Lock()

@@ -58,7 +58,8 @@ type AdminClient interface {
 	// Pin keeps chunks; hard pins may take a bounded share of the memory.
 	Pin(ctx context.Context, in *PinRequest, opts ...grpc.CallOption) (*PinReply, error)
 	Unpin(ctx context.Context, in *UnpinRequest, opts ...grpc.CallOption) (*UnpinReply, error)
-	// Prefetch brings chunks from slower tiers into memory, in the background.
+	// Prefetch brings chunks from slower tiers into memory, as fast as they read; it
+	// returns when the last is being read.
 	Prefetch(ctx context.Context, in *PrefetchRequest, opts ...grpc.CallOption) (*PrefetchReply, error)
 	// Remove drops what the scope names; pins do not hold it, and what is being read
 	// is freed when its readers are done.
@@ -235,7 +236,8 @@ type AdminServer interface {
 	// Pin keeps chunks; hard pins may take a bounded share of the memory.
 	Pin(context.Context, *PinRequest) (*PinReply, error)
 	Unpin(context.Context, *UnpinRequest) (*UnpinReply, error)
-	// Prefetch brings chunks from slower tiers into memory, in the background.
+	// Prefetch brings chunks from slower tiers into memory, as fast as they read; it
+	// returns when the last is being read.
 	Prefetch(context.Context, *PrefetchRequest) (*PrefetchReply, error)
 	// Remove drops what the scope names; pins do not hold it, and what is being read
 	// is freed when its readers are done.

@@ -137,7 +137,7 @@ func (s *Service) Prefetch(ctx context.Context, r *adminpb.PrefetchRequest) (*ad
 	}
 	var begun total
 	_, err = s.eachFound(ctx, keys, func(state embedded.ChunkState) bool { return !whole(state) }, func(wanted []store.ChunkKey) error {
-		n, err := s.cfg.Store.Prefetch(keys.ns, wanted)
+		n, err := s.cfg.Store.PrefetchAll(ctx, keys.ns, wanted)
 		begun.add(n, 0)
 		return err
 	})

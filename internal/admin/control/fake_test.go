@@ -120,7 +120,7 @@ func (f *fakeStore) Unpin(ns store.NamespaceID, keys []store.ChunkKey) (embedded
 	return embedded.PinResult{Pinned: len(keys), Bytes: uint64(len(keys)) * chunkBytes}, f.say("unpin %d: %d keys", ns, len(keys))
 }
 
-func (f *fakeStore) Prefetch(ns store.NamespaceID, keys []store.ChunkKey) (int, error) {
+func (f *fakeStore) PrefetchAll(_ context.Context, ns store.NamespaceID, keys []store.ChunkKey) (int, error) {
 	f.check(ns, keys)
 	return 1, f.say("prefetch %d: %d keys", ns, len(keys))
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -20,7 +21,7 @@ type Store interface {
 	Evict(limit embedded.EvictLimit) (embedded.Removal, error)
 	Pin(ns store.NamespaceID, keys []store.ChunkKey, kind embedded.PinKind, ttl time.Duration) (embedded.PinResult, error)
 	Unpin(ns store.NamespaceID, keys []store.ChunkKey) (embedded.PinResult, error)
-	Prefetch(ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error)
+	PrefetchAll(ctx context.Context, ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error)
 	Remove(scope embedded.Scope) (embedded.Removal, error)
 	SetQuota(owner embedded.Owner, bytes uint64) error
 	SetDefaultTTL(ns store.NamespaceID, ttl time.Duration) error
