@@ -53,7 +53,7 @@ func (d *Driver) GPUs() ([]topology.DriverGPU, error) {
 		}
 		return nil, failed("init", ret)
 	}
-	defer library.Shutdown() // what it answers changes nothing
+	defer func() { _ = library.Shutdown() }() // what it answers changes nothing
 	count, ret := library.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return nil, failed("count GPUs", ret)

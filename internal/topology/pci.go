@@ -129,10 +129,10 @@ func parsePath(target string) (hostBridge string, bridges []Address) {
 func addressOf(root fs.FS, classDevice string) (Address, error) {
 	// What is in /sys/class are links itself, and a link below is relative to the
 	// real directory.
-	if real, err := readLink(root, classDevice); err != nil {
+	if directory, err := readLink(root, classDevice); err != nil {
 		return "", err
-	} else if real != "" {
-		classDevice = real
+	} else if directory != "" {
+		classDevice = directory
 	}
 	target, err := readLink(root, classDevice+"/device")
 	if err != nil || target == "" {
