@@ -129,6 +129,16 @@ func (a *slabAllocator) sameHome(first, slabs uint32) bool {
 	return true
 }
 
+// othersHaveSlabs tells whether a slot size other than the class's has memory.
+func (a *slabAllocator) othersHaveSlabs(c *sizeClass) bool {
+	for _, other := range a.classes {
+		if other != c && other.slabs > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // hasRoom tells whether a slot of the class can be handed out without taking a
 // slab.
 func (c *sizeClass) hasRoom() bool {

@@ -90,9 +90,13 @@ func (m *Master) takeRunLocked(c *sizeClass, donors []donor) []donor {
 // least first; a row that is not near costs more. A row may have free slabs in it,
 // and the ends of longer runs.
 func (m *Master) donorsLocked(c *sizeClass, near int) []donor {
+	if !m.alloc.othersHaveSlabs(c) {
+		return nil // as in most stores; it is asked for each slab that turns over
+	}
 	heats := map[uint32]float64{}
 	var donors []donor
-	for first := uint32(0); first+c.run <= m.seg.prepared(); first++ {
+	prepared := m.seg.prepared()
+	for first := uint32(0); first+c.run <= prepared; first++ {
 		if d, ok := m.donorLocked(c, near, first, heats); ok {
 			donors = append(donors, d)
 		}
