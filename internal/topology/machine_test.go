@@ -75,6 +75,42 @@ func TestSharedRootBus(t *testing.T) {
 	if got := Between(&a, &b); got != PIX {
 		t.Errorf("one card: %s, want PIX", got)
 	}
+	a.Bridges = []Address{"0000:00:01.0", "0000:01:00.0", "0000:02:00.0"} // a bridge behind a port of the switch
+	b.Bridges = []Address{"0000:00:01.0"}
+	if got := Between(&a, &b); got != PXB {
+		t.Errorf("two bridges below the root port: %s, want PXB", got)
+	}
+}
+
+// TestNestedDomain: below a device that brings a PCI domain of its own only that
+// domain's bridges count.
+func TestNestedDomain(t *testing.T) {
+	host, bridges := parsePath("sys/devices/pci0000:85/0000:85:05.5/pci10001:00/10001:00:02.0/10001:01:00.0")
+	if host != "pci10001:00" || len(bridges) != 1 || bridges[0] != "10001:00:02.0" {
+		t.Errorf("%q, %q", host, bridges)
+	}
+	host, bridges = parsePath("sys/devices/LNXSYSTM:00/VMBUS:01/47505500-0001/pci0001:00/0001:00:00.0") // Hyper-V's
+	if host != "pci0001:00" || len(bridges) != 0 {
+		t.Errorf("%q, %q", host, bridges)
+	}
+}
+
+// TestTwoPorts: of two ports the one that is up counts, of two that are the faster.
+func TestTwoPorts(t *testing.T) {
+	root, driver := eightGPUs(sockets)
+	_, nic := pairWay(0)
+	ports := "sys/devices/" + nic + "/infiniband/mlx5_0/ports/"
+	root.write(ports+"1/state", "1: DOWN")
+	root.write(ports+"2/state", "4: ACTIVE")
+	root.write(ports+"2/link_layer", "Ethernet")
+	root.write(ports+"2/rate", "25 Gb/sec (1X EDR)")
+	if nic := mustRead(t, root, driver).NICs[0]; !nic.Active || nic.RateGbps != 25 || nic.LinkLayer != "Ethernet" {
+		t.Errorf("one up: %+v", nic)
+	}
+	root.write(ports+"1/state", "4: ACTIVE")
+	if nic := mustRead(t, root, driver).NICs[0]; nic.RateGbps != 400 || nic.LinkLayer != "InfiniBand" {
+		t.Errorf("both up: %+v", nic)
+	}
 }
 
 // TestSysfsOnly: without NVML the GPUs are those of PCI, the management chip is
@@ -83,6 +119,8 @@ func TestSysfsOnly(t *testing.T) {
 	root, driver := eightGPUs(sockets)
 	third := driver.all[2]
 	root.write(procDir+"/"+string(third.Address)+"/information", "Model: \t\t NVIDIA H100 80GB HBM3\nIRQ:   \t 128\nGPU UUID: \t GPU-33333333-4444\nBus Type: PCIe")
+	unused := driver.all[3] // the kernel module does not know yet
+	root.write(procDir+"/"+string(unused.Address)+"/information", "Model: \t\t Unknown\nGPU UUID: \t GPU-????????-????")
 	for name, err := range map[string]error{"none": ErrNoDriver, "broken": errors.New("version mismatch")} {
 		m := mustRead(t, root, gpus{err: err})
 		if len(m.GPUs) != 8 || m.GPUSource != SourceSysfs {
@@ -90,6 +128,9 @@ func TestSysfsOnly(t *testing.T) {
 		}
 		if g := m.GPUs[2]; g.UUID != "GPU-33333333-4444" || g.Name != "NVIDIA H100 80GB HBM3" || g.Address != third.Address {
 			t.Errorf("%s: GPU 2: %+v", name, g)
+		}
+		if g := m.GPUs[3]; g.UUID != "" {
+			t.Errorf("%s: GPU 3: %+v", name, g)
 		}
 		if g := m.GPUs[7]; g.UUID != "" || g.Name != "NVIDIA 2330" || g.Node != 1 {
 			t.Errorf("%s: GPU 7: %+v", name, g)
@@ -141,6 +182,9 @@ func TestOfflineNode(t *testing.T) {
 	m := mustRead(t, root, driver)
 	if len(m.Nodes) != 1 || m.GPUs[7].Node != 0 || m.GPUs[7].NodeFrom != FromOnly {
 		t.Errorf("nodes %+v, GPU 7 %+v", m.Nodes, m.GPUs[7])
+	}
+	if p, err := m.Assign(Wanted{CUDA: true, Number: 7}); err != nil || p.CPUs != nil || p.Node != 0 {
+		t.Errorf("one node, and yet its threads are placed: %+v, %v", p, err)
 	}
 	root.node(2, "192-200", 1, "10 21")
 	root.write(nodeDir+"/online", "0,2")
