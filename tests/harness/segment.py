@@ -1,6 +1,6 @@
 """The store's segment and an engine's KV memory, read (and damaged on purpose) from outside through /proc.
 
-The layout is that of store/embedded/layout.go, format 2; a header that does not fit it is refused.
+The layout is that of store/embedded/layout.go, format 3; a header that does not fit it is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pathlib
 import struct
 
 MAGIC = b"MCSIDSEG"
-FORMAT = 2
+FORMAT = 3
 PAGE = 4096
 _SESSIONS, _NAMESPACES, _TAGS = 256 * 32, 128 * (16 << 10), 1024 * 256
 _RECORD, _SLOT_ENTRY, _SLAB_ENTRY = 64, 8, 8
@@ -20,6 +20,7 @@ _MIN_SLAB = 2 << 20
 _ACTIVE = 2
 _NO_SLOT = 0xFFFFFFFF
 _LINK_BITS = 25
+_NAMESPACE = 127  # the bits above are its resets, as many as fit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Segment:
                 number = link >> (_LINK_BITS + 1)
                 shards.append(Shard(number, self._slot_offset(slot), checksum, self._slots_at + slot * _SLOT_ENTRY))
                 slot = _NO_SLOT if link >> _LINK_BITS & 1 else (link & (1 << _LINK_BITS) - 1) - 1
-            found.append(Chunk(table[i : i + 32], namespace, group, packed & 0xFFFFFF, tuple(shards)))
+            found.append(Chunk(table[i : i + 32], namespace & _NAMESPACE, group, packed & 0xFFFFFF, tuple(shards)))
         return sorted(found, key=lambda c: c.depth)
 
     def read(self, shard: Shard, length: int) -> bytes:
