@@ -11,8 +11,9 @@ import struct
 import time
 from collections.abc import Sequence
 
+from mooncake_sidecar.outgoing import Outgoing
+
 _U32 = struct.Struct(">I")
-_TIMEVAL = struct.Struct("@ll")
 _LONGEST_ANSWER = 64 << 10
 _RECEIVE_BYTES = 4096
 _MAX_UNSENT_BYTES = 64 << 20
@@ -63,9 +64,9 @@ class Channel:
         # Whatever default timeout some library has set: with one, Python waits before each call.
         sock.setblocking(True)
         self._sock = sock
-        self._wait_ms = 0
-        """What the kernel bounds a blocking receive with."""
-        self._unsent = memoryview(b"")
+        self._poller = select.poll()
+        self._poller.register(sock, select.POLLIN)
+        self._unsent = Outgoing()
         self._pending = b""
         """The beginning of a message; less than a whole one."""
 
@@ -81,11 +82,9 @@ class Channel:
         Raises:
             ChannelError: the peer has gone, or has not read for very long.
         """
-        if self._unsent:
-            if len(self._unsent) + len(message) > _MAX_UNSENT_BYTES:
-                raise ChannelError("mooncake-lookupd does not read")
-            message = bytes(self._unsent) + message
-        self._unsent = memoryview(message)
+        if self._unsent.bytes and self._unsent.bytes + len(message) > _MAX_UNSENT_BYTES:
+            raise ChannelError("mooncake-lookupd does not read")
+        self._unsent.push(message)
         self._flush()
 
     def receive(self, seconds: float = 0.0) -> list[list[bytes]]:
@@ -98,16 +97,16 @@ class Channel:
         Raises:
             ChannelError: the peer has gone, or does not speak as it should.
         """
-        if self._unsent:
+        if self._unsent.bytes:
             seconds = self._send_rest(seconds)
-        flags = socket.MSG_DONTWAIT
         if seconds > 0:
-            self._bound(seconds)
-            flags = 0
+            # It goes on with what is left of the time after a signal, which a
+            # blocking receive with a timeout of the kernel's does not.
+            self._poller.poll(seconds * 1000)
         found: list[list[bytes]] = []
         while True:
             try:
-                data = self._sock.recv(_RECEIVE_BYTES, flags)
+                data = self._sock.recv(_RECEIVE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return found
             except OSError as error:
@@ -117,10 +116,12 @@ class Channel:
             self._take(data, found)
             if len(data) < _RECEIVE_BYTES:
                 return found
-            flags = socket.MSG_DONTWAIT
 
-    def await_status(self, seconds: float) -> bool | None:
+    def await_status(self, seconds: float, behind: int = 0) -> bool | None:
         """Wait for the answer to a ping or a reset; what else comes is dropped. None: it has not come in that time.
+
+        Args:
+            behind: questions of before that have not been answered: their answers come first.
 
         Raises:
             ChannelError: as ``receive``.
@@ -128,7 +129,8 @@ class Channel:
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             for frames in self.receive(left):
-                if frames in (YES, NO):
+                behind -= 1
+                if behind < 0 and frames in (YES, NO):
                     return frames == YES
         return None
 
@@ -155,33 +157,23 @@ class Channel:
                 found.append([])
         self._pending = data[at:]
 
-    def _bound(self, seconds: float) -> None:
-        # Rounded up: a bound of 0 is none.
-        wait_ms = int(seconds * 1000 + 0.999)
-        if wait_ms != self._wait_ms:
-            self._sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(wait_ms // 1000, wait_ms % 1000 * 1000)
-            )
-            self._wait_ms = wait_ms
-
     def _send_rest(self, seconds: float) -> float:
         """Send the rest while the peer reads, and it says nothing itself. Returns what is left of the time."""
         self._flush()
         deadline = time.monotonic() + seconds
-        poller = select.poll()
-        poller.register(self._sock, select.POLLIN | select.POLLOUT)
-        while self._unsent and (left := deadline - time.monotonic()) > 0:
-            for _, events in poller.poll(int(left * 1000 + 0.999)):
-                if events & ~select.POLLOUT:
-                    return 0.0
-                self._flush()
+        self._poller.modify(self._sock, select.POLLIN | select.POLLOUT)
+        try:
+            while self._unsent.bytes and (left := deadline - time.monotonic()) > 0:
+                for _, events in self._poller.poll(left * 1000):
+                    if events & ~select.POLLOUT:
+                        return 0.0
+                    self._flush()
+        finally:
+            self._poller.modify(self._sock, select.POLLIN)
         return deadline - time.monotonic()
 
     def _flush(self) -> None:
         try:
-            while self._unsent:
-                self._unsent = self._unsent[self._sock.send(self._unsent, socket.MSG_DONTWAIT) :]
-        except BlockingIOError:
-            return
+            self._unsent.flush(self._sock)
         except OSError as error:
             raise ChannelError(f"send: {error.strerror}") from error

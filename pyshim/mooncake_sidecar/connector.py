@@ -41,7 +41,7 @@ from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
 from mooncake_sidecar.states import StateRules  # noqa: E402
 from mooncake_sidecar.stats import SidecarStats  # noqa: E402
 from mooncake_sidecar.wishes import PINS  # noqa: E402
-from mooncake_sidecar.worker import WorkerRole  # noqa: E402
+from mooncake_sidecar.worker import IDLE_WAIT_S, WorkerRole  # noqa: E402
 
 logger = logging.getLogger("vllm.mooncake_sidecar.connector")
 
@@ -244,10 +244,16 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             take_link,
             rank=rank,
             by_block=self._by_block,
-            may_wait=self._vllm_config.parallel_config.data_parallel_size == 1,
+            idle_wait_s=self._idle_wait_s(),
             count=self._stats.add,
             note=Jobs(self._stats),
         )
+
+    def _idle_wait_s(self) -> float:
+        if self._vllm_config.parallel_config.data_parallel_size > 1:
+            return 0.0  # other engines compute in lock-step with this one
+        # As many steps may lie before the one that a new request comes in.
+        return IDLE_WAIT_S / self._vllm_config.max_concurrent_batches
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if (metadata := self._step()) is not None:

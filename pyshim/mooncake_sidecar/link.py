@@ -13,12 +13,13 @@ import os
 import select
 import socket
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.board import JobBoard
 from mooncake_sidecar.frames import FrameError, pack
+from mooncake_sidecar.outgoing import Outgoing
 from mooncake_sidecar.session import Session, kill_process, process_ended
 
 logger = logging.getLogger("vllm.mooncake_sidecar.link")
@@ -30,7 +31,8 @@ _STUCK_AFTER_S = 30.0
 # Without a job under way only the session's end can come, and an engine step
 # need not pay for looking at the socket.
 _IDLE_LOOK_EVERY_S = 0.02
-_FRAMES_A_CALL = 64
+# select can't look at descriptors from here on.
+_SELECT_LIMIT = 1024
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,19 @@ class Outcome:
     seconds: float = 0.0
 
 
+def wait_readable(descriptors: Sequence[int], seconds: float) -> bool:
+    """Wait for one of the descriptors. False: none was readable in that time.
+
+    Not a moment longer: poll counts in whole milliseconds, and rounds up.
+    """
+    if max(descriptors) < _SELECT_LIMIT:
+        return bool(select.select(descriptors, (), (), seconds)[0])
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(int(seconds * 1000)))
+
+
 class Link:
     """INVARIANT: a job is in ``_jobs`` from its submission until its outcome is
     in ``_outcomes``, and its word on the board is armed or cancelled meanwhile."""
@@ -76,8 +91,6 @@ class Link:
         session.sock.setblocking(False)
         self._session = session
         self._sock: socket.socket | None = session.sock
-        self._poller = select.poll()
-        self._poller.register(session.sock, select.POLLIN)
         self._board = board
         self._limits = limits
         self.store_ready = store_ready
@@ -85,8 +98,7 @@ class Link:
         self._by_deadline = {msg.KIND_LOAD: deque[Job](), msg.KIND_STORE: deque[Job]()}
         self._unfenced: dict[int, Job] = {}
         self._outcomes: list[Outcome] = []
-        self._outgoing: deque[memoryview] = deque()
-        self._outgoing_bytes = 0
+        self._outgoing = Outgoing()
         self._ended_at = 0.0
         self._ours = session.welcome.autostarted
         """An engine started the daemon, so this one may kill it."""
@@ -106,7 +118,7 @@ class Link:
     @property
     def healthy(self) -> bool:
         """The daemon answers: jobs may be given to it."""
-        return self._sock is not None and not self._unfenced and self._outgoing_bytes < MAX_OUTGOING_BYTES
+        return self._sock is not None and not self._unfenced and self._outgoing.bytes < MAX_OUTGOING_BYTES
 
     @property
     def idle(self) -> bool:
@@ -125,7 +137,7 @@ class Link:
             False when it was not taken: the daemon will never hear of it, so it
             needs no fence.
         """
-        if not self.healthy or len(frame) + self._outgoing_bytes > MAX_OUTGOING_BYTES:
+        if not self.healthy or len(frame) + self._outgoing.bytes > MAX_OUTGOING_BYTES:
             return False
         if not self._board.arm(job):
             return False
@@ -158,29 +170,19 @@ class Link:
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
 
-    def wait(self, seconds: float) -> bool:
-        """Wait until the socket holds something or has ended. False: it has not in that time."""
-        return self._sock is not None and seconds > 0 and bool(self._poller.poll(seconds * 1000))
+    def descriptor(self) -> int:
+        """What becomes readable when a job may have ended, -1 without jobs or where nothing tells."""
+        if not self._jobs:
+            return -1
+        return self._sock.fileno() if self._sock is not None else self._session.pidfd
 
     def flush(self, now: float) -> None:
         """Send what the socket takes."""
-        outgoing = self._outgoing
-        while outgoing and self._sock is not None:
+        if self._sock is not None and self._outgoing.bytes:
             try:
-                sent = self._sock.sendmsg(islice(outgoing, _FRAMES_A_CALL))
-            except (BlockingIOError, InterruptedError):
-                return
+                self._outgoing.flush(self._sock)
             except OSError as error:
                 self._end(f"send: {error.strerror or error}", now)
-                return
-            self._outgoing_bytes -= sent
-            while sent:
-                view = outgoing[0]
-                if sent < len(view):
-                    outgoing[0] = view[sent:]
-                    break
-                sent -= len(view)
-                outgoing.popleft()
 
     def close(self) -> None:
         """End the session. The daemon sees EOF and stops every copy at its next batch."""
@@ -191,8 +193,7 @@ class Link:
         self._board.close()
 
     def _enqueue(self, frame: bytes) -> None:
-        self._outgoing.append(memoryview(frame))
-        self._outgoing_bytes += len(frame)
+        self._outgoing.push(frame)
 
     def _receive(self, now: float) -> None:
         """Take in everything the socket holds; an end of the session is noticed here."""
@@ -293,7 +294,6 @@ class Link:
             self._sock.close()
             self._sock = None
             self._outgoing.clear()
-            self._outgoing_bytes = 0
 
     def _fence(self, now: float) -> None:
         """Settle unfenced jobs if the daemon is dead; kill an own daemon that does not answer."""

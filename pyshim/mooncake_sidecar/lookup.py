@@ -28,7 +28,8 @@ _PENDING = 1
 _MAX_TAILS = 64
 _MAX_RELEASES = 1 << 16
 ASYNC_DEADLINE_S = 1.0
-RESET_DEADLINE_S = 5.0
+# More than the two seconds that lookupd gives its disk to take note.
+RESET_DEADLINE_S = 2.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ class LookupClient:
         self._sequence = 0
         self._asked: dict[str, _Asked] = {}
         self._by_sequence: dict[int, str] = {}
+        self._underway: deque[int] = deque()
+        """Sequences of the questions on the channel that are unanswered, also those that nobody waits for any more."""
         self.counters = LookupCounters()
 
     @property
@@ -181,6 +184,7 @@ class LookupClient:
         """Have the namespace's chunks dropped; False when that is not certain within the deadline.
 
         Answers to what was asked before count no more, those under way included.
+        The engine's core waits here, for RESET_DEADLINE_S at most.
         """
         self._asked.clear()
         self._by_sequence.clear()
@@ -190,8 +194,9 @@ class LookupClient:
         try:
             channel = self._open()
             channel.send(pack_message([b"reset"]))
-            answer = channel.await_status(RESET_DEADLINE_S)
-            reason = "reset was refused" if answer is False else f"reset was not answered within {RESET_DEADLINE_S:.0f} s"
+            answer = channel.await_status(RESET_DEADLINE_S, behind=len(self._underway))
+            self._underway.clear()
+            reason = "reset was refused" if answer is False else f"reset was not answered within {RESET_DEADLINE_S:g} s"
         except ChannelError as error:
             reason = f"reset failed: {error}"
         if not answer:
@@ -228,6 +233,7 @@ class LookupClient:
             self._channel = None
         self._asked.clear()
         self._by_sequence.clear()
+        self._underway.clear()
 
     def _send_releases(self, channel: Channel) -> None:
         while self._releases:
@@ -256,6 +262,7 @@ class LookupClient:
         )
         self._asked[request_id] = entry
         self._by_sequence[self._sequence] = request_id
+        self._underway.append(self._sequence)
         return entry
 
     def _wait(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit:
@@ -312,12 +319,16 @@ class LookupClient:
         for frames in channel.receive(seconds):
             if len(frames) != 2 or len(frames[1]) < _TRAILER.size:
                 self.counters.malformed += 1
-                if frames == NO:
-                    self._refuse_oldest()
+                if frames == NO and self._underway:
+                    # It does not say to what, but questions are answered in order.
+                    self._refused(self._underway.popleft())
                 continue
             sequence, flags = _TRAILER.unpack_from(frames[1])
-            entry = self._asked.get(self._by_sequence.get(sequence, ""))
-            if entry is None or entry.sequence != sequence:
+            if sequence in self._underway:
+                while self._underway.popleft() != sequence:
+                    pass
+            entry = self._waiting(sequence)
+            if entry is None:
                 continue
             if flags & _PENDING:
                 entry.again = True
@@ -328,12 +339,16 @@ class LookupClient:
                 self.counters.malformed += 1
                 self._answered(entry, MISS, False)
 
-    def _refuse_oldest(self) -> None:
-        """The server could not serve a question and does not say which: it answers them in order."""
-        for entry in self._asked.values():
-            if entry.hit is None and not entry.again:
-                self._answered(entry, MISS, False)
-                return
+    def _waiting(self, sequence: int) -> _Asked | None:
+        """What waits for the answer to a question, None if that was discarded."""
+        entry = self._asked.get(self._by_sequence.get(sequence, ""))
+        return entry if entry is not None and entry.sequence == sequence else None
+
+    def _refused(self, sequence: int) -> None:
+        """The server could not serve a question."""
+        entry = self._waiting(sequence)
+        if entry is not None and entry.hit is None and not entry.again:
+            self._answered(entry, MISS, False)
 
     def _forget(self, request_id: str) -> None:
         entry = self._asked.pop(request_id, None)

@@ -9,19 +9,19 @@ remade by a background thread (``maintainer``).
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.ids import wire_id
 from mooncake_sidecar.jobs import ALL_PARTS, JobCommand, Report, StepCommands, block_ids
-from mooncake_sidecar.link import Link, Outcome
+from mooncake_sidecar.link import Link, Outcome, wait_readable
 
 logger = logging.getLogger("vllm.mooncake_sidecar.worker")
 
 # About what an empty step takes, with the millisecond that vLLM's core sleeps after it
 # (``EngineCoreProc._process_engine_step``, 0.32.0): so long a new request would wait anyway.
-_IDLE_WAIT_S = 0.002
+IDLE_WAIT_S = 0.002
 
 
 @dataclass
@@ -45,7 +45,8 @@ class WorkerRole:
         *,
         rank: int,
         by_block: bool,
-        may_wait: bool = True,
+        idle_wait_s: float = IDLE_WAIT_S,
+        wait: Callable[[Sequence[int], float], bool] = wait_readable,
         count: Callable[[str, float], None] = lambda name, value: None,
         note: Callable[[Outcome], None] = lambda outcome: None,
         clock: Callable[[], float] = time.monotonic,
@@ -54,14 +55,16 @@ class WorkerRole:
         take_link: a newly registered link, once, or None.
         rank: this worker's rank in the engine.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
-        may_wait: no other engine computes in lock-step with this one.
+        idle_wait_s: how long a step in which nothing runs may wait for a load.
+        wait: waits so long for one of the descriptors.
         count: adds to a named counter.
         note: is told of each job's end.
         """
         self._take_link = take_link
         self._rank = rank
         self._by_block = by_block
-        self._may_wait = may_wait
+        self._idle_wait_s = idle_wait_s
+        self._wait = wait
         self._count = count
         self._note = note
         self._clock = clock
@@ -84,7 +87,7 @@ class WorkerRole:
     def start_loads(self, step: StepCommands) -> None:
         """``start_load_kv``."""
         self._adopt()
-        self._idle = step.idle and self._may_wait
+        self._idle = step.idle and self._idle_wait_s > 0
         if self._owed is not None:
             # The last step's hook was left out: its bytes are final by now.
             self.start_stores(self._owed)
@@ -111,8 +114,8 @@ class WorkerRole:
     def poll(self) -> Transfers:
         """``get_transfer_results``: requests whose load is over since the last call."""
         self._pump()
-        if self._idle and self._loading and not self._found.received and self._link is not None:
-            self._await_load(self._link)
+        if self._idle and self._loading and not self._found.received:
+            self._await_load()
         found, self._found = self._found, Transfers()
         return found
 
@@ -146,11 +149,17 @@ class WorkerRole:
             return False
         return self._link.submit(command.job, kind, command.request, command.frame, self._clock())
 
-    def _await_load(self, link: Link) -> None:
-        """Give the daemon a moment, and the processor, to end a load that all wait for."""
-        until = self._clock() + _IDLE_WAIT_S
-        while not self._found.received and link.wait(until - self._clock()):
-            self._collect(link.pump(self._clock()))
+    def _await_load(self) -> None:
+        """Give the daemons a moment, and the processor, to end a load that all wait for."""
+        until = self._clock() + self._idle_wait_s
+        while not self._found.received:
+            # One before may still have it.
+            links = [link for link in [self._link, *self._old] if link is not None and link.descriptor() >= 0]
+            left = until - self._clock()
+            if not links or left <= 0 or not self._wait([link.descriptor() for link in links], left):
+                return
+            for link in links:
+                self._collect(link.pump(self._clock()))
 
     def _adopt(self) -> None:
         """Take a session that the maintainer has made; the one before is drained."""

@@ -1,10 +1,12 @@
 """When nothing runs in the engine, the worker role waits a moment for a load."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.jobs import JobCommand, StepCommands
-from mooncake_sidecar.link import Outcome
+from mooncake_sidecar.link import Outcome, wait_readable
 from mooncake_sidecar.worker import WorkerRole
 
 
@@ -13,6 +15,8 @@ class SlowLink:
 
     healthy = store_ready = True
     done = False
+    number = 7
+    readable = True
 
     def __init__(self, waits):
         self.left = waits
@@ -27,12 +31,14 @@ class SlowLink:
     def flush(self, now):
         pass
 
-    def wait(self, seconds):
-        if seconds <= 0:
-            return False
+    def descriptor(self):
+        return self.number
+
+    def wait(self, descriptors, seconds):
+        assert descriptors == [self.number] and seconds > 0
         self.waited.append(seconds)
         self.left -= 1
-        return True
+        return self.readable
 
     def pump(self, now):
         if self.left > 0:
@@ -41,14 +47,15 @@ class SlowLink:
         return [Outcome(1, msg.KIND_LOAD, "a", msg.STATUS_OK, b"", None, 0.0)]
 
 
-def poll(link, step, may_wait=True):
+def poll(link, step, idle_wait_s=0.002):
     ticks = iter(range(1 << 30))
     links = [link]
     role = WorkerRole(
         lambda: links.pop() if links else None,
         rank=0,
         by_block=True,
-        may_wait=may_wait,
+        idle_wait_s=idle_wait_s,
+        wait=link.wait,
         clock=lambda: next(ticks) * 1e-4,
     )
     role.start_loads(step)
@@ -73,17 +80,64 @@ def test_the_wait_is_short():
 
 
 @pytest.mark.parametrize(
-    ("step", "may_wait"),
-    [(load(), True), (load(idle=True), False), (StepCommands(idle=True), True)],
+    ("step", "idle_wait_s"),
+    [(load(), 0.002), (load(idle=True), 0.0), (StepCommands(idle=True), 0.002)],
     ids=["something runs", "other engines compute in lock-step", "no load"],
 )
-def test_nobody_waits_otherwise(step, may_wait):
+def test_nobody_waits_otherwise(step, idle_wait_s):
     link = SlowLink(1)
-    assert poll(link, step, may_wait) == set()
+    assert poll(link, step, idle_wait_s) == set()
     assert link.waited == []
 
 
 def test_the_end_of_the_session_ends_the_wait():
     link = SlowLink(1)
-    link.wait = lambda seconds: False
+    link.readable = False
     assert poll(link, load(idle=True)) == set()
+
+
+def test_a_load_that_a_session_of_before_has_is_waited_for():
+    """A new session took the first one's place while its load was under way."""
+    old, fresh = SlowLink(1), SlowLink(0)
+    fresh.number, fresh.descriptor, fresh.pump = 8, lambda: -1, lambda now: []  # no jobs there
+    links = [old]
+    role = WorkerRole(lambda: links.pop() if links else None, rank=0, by_block=True, wait=old.wait, clock=lambda: 0.0)
+    role.start_loads(load())
+    links.append(fresh)
+    role.start_stores(StepCommands())
+    assert role.poll().received == set()  # takes the new session
+    role.start_loads(StepCommands(idle=True))
+    old.left = 2
+    assert role.poll().received == {"a"} and old.waited
+
+
+@pytest.mark.parametrize(("concurrent", "engines", "expected"), [(1, 1, 0.002), (2, 1, 0.001), (4, 1, 0.0005), (1, 2, 0.0)])
+def test_steps_that_lie_one_behind_the_other_share_the_wait(concurrent, engines, expected):
+    pytest.importorskip("vllm")
+    from mooncake_sidecar.connector import MooncakeSidecarConnector
+
+    parallel = SimpleNamespace(data_parallel_size=engines)
+    config = SimpleNamespace(max_concurrent_batches=concurrent, parallel_config=parallel)
+    assert MooncakeSidecarConnector._idle_wait_s(SimpleNamespace(_vllm_config=config)) == expected
+
+
+@pytest.mark.parametrize("limit", [1024, 0], ids=["select", "poll"])
+def test_the_wait_is_never_rounded_up(monkeypatch, limit):
+    """poll takes a part of a millisecond for a whole one."""
+    asked = []
+
+    class Poller:
+        def register(self, *_):
+            pass
+
+        def poll(self, milliseconds):
+            asked.append(milliseconds / 1000)
+            return []
+
+    monkeypatch.setattr("mooncake_sidecar.link._SELECT_LIMIT", limit)
+    monkeypatch.setattr("select.poll", Poller)
+    monkeypatch.setattr("select.select", lambda fds, w, x, seconds: asked.append(seconds) or ([], [], []))
+    for seconds in (0.0004, 0.0019, 0.002):
+        assert not wait_readable([5], seconds)
+        assert asked[-1] <= seconds and isinstance(asked[-1], float)
+    assert len(asked) == 3

@@ -1,9 +1,11 @@
 import contextlib
 import random
 import select
+import signal
 import socket
 import struct
 import threading
+import tracemalloc
 
 import pytest
 
@@ -396,3 +398,79 @@ def test_a_hit_carries_the_hashes_that_a_load_needs(serve):
         count = rng.randrange(-1, 6)
         joined = b"".join(HASHES[: rng.randrange(5)])
         assert hash_blob(HASHES, count, joined) == hash_blob(HASHES, count)
+
+
+def test_signals_do_not_make_a_wait_longer(serve):
+    """A profiler's come more often than the deadline is long: each must not begin the wait anew."""
+    client, _server = serve(lambda f: [], timeout_ms=50)
+    seen = []
+
+    def handler(*_):
+        seen.append(1)
+        if len(seen) > 400:
+            raise AssertionError("still waiting after 4 s of signals")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+    try:
+        assert client.ask("a", 70, HASHES) == MISS
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert not client.up and client.counters.timeouts == 1
+
+
+def test_what_waits_to_be_sent_is_not_copied_again():
+    """Many questions while the peer is stopped: each costs its own bytes, not those of all before it."""
+    channel, theirs = Channel.pair()
+    message = bytes(32 << 10)
+    with theirs:
+        for _ in range(200):
+            channel.send(message)
+        tracemalloc.start()
+        try:
+            channel.send(message)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert peak < 1 << 20, f"{peak} bytes allocated for a message of {len(message)}"
+        received = 0
+        while received < 201 * len(message):
+            channel.receive()
+            received += len(theirs.recv(1 << 20))
+        assert received == 201 * len(message)
+    channel.close()
+
+
+def test_a_refusal_is_of_the_question_it_answers():
+    """The question was discarded meanwhile: the next one's answer is still to come."""
+    channel, theirs = Channel.pair()
+    client = LookupClient(5000, True)
+    client.mark_up(channel)
+    with theirs:
+        assert client.ask("gone", 70, HASHES) is None
+        client.discard("gone")
+        assert client.ask("b", 70, HASHES) is None
+        theirs.sendall(pack_message([b"\0"]))
+        assert client.ask("b", 70, HASHES) is None, "it was another's"
+        theirs.sendall(pack_message([struct.pack(">I", 64), struct.pack(">QB", 2, 0)]))
+        assert client.ask("b", 70, HASHES) == Hit(64)
+        assert client.ask("c", 70, HASHES) is None
+        theirs.sendall(pack_message([b"\0"]))
+        assert client.ask("c", 70, HASHES) == MISS and client.up
+    client.close()
+
+
+def test_a_refusal_of_before_is_not_a_resets(serve):
+    held = []
+
+    def answer(frames):
+        if frames[0] == b"lookup2" and not held:
+            held.append(frames)
+            return []
+        return [[b"\0"], [b"\1"]] if frames[0] == b"reset" else []
+
+    client, _ = serve(answer, asynchronous=True)
+    assert client.ask("a", 70, HASHES) is None
+    assert client.reset() and client.up
+    assert not client._underway
