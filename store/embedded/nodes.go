@@ -57,8 +57,13 @@ func nextShare(l *Layout, rooms []NodeRoom, shares []uint32, out []bool) int {
 	return best
 }
 
-// bindSlabs divides the slabs of a new segment between the nodes, a range each,
-// and notes it in the slab table. What can't be bound is bound to no node.
+// stripeSlabs are bound to a node at a time, and then as many to the next: memory
+// is allocated from the first slab to the last, so that some of all nodes comes
+// early. Runs of every length fit in without a rest.
+const stripeSlabs = 12
+
+// bindSlabs divides the slabs of a new segment between the nodes, in stripes, and
+// notes it in the slab table. What can't be bound is bound to no node.
 func bindSlabs(seg *segment, mem Memory, opts *Options) {
 	switch len(opts.Nodes) {
 	case 0:
@@ -73,25 +78,33 @@ func bindSlabs(seg *segment, mem Memory, opts *Options) {
 	if !can {
 		return
 	}
-	first := uint32(0)
-	for i, n := range spread(&seg.Layout, opts.Nodes) {
-		node := opts.Nodes[i].Node
+	left := spread(&seg.Layout, opts.Nodes)
+	for i, n := range left {
 		if n == 0 {
-			opts.Log.Info("a NUMA node has too little free memory for a part of the store", "node", node, "free_bytes", opts.Nodes[i].Bytes)
-			continue
+			opts.Log.Info("a NUMA node has too little free memory for a part of the store", "node", opts.Nodes[i].Node, "free_bytes", opts.Nodes[i].Bytes)
 		}
-		if err := binder.Bind(seg.SlabOffset(first), uint64(n)*seg.SlabBytes, node); err != nil {
-			// The next one would be refused too; a range that was bound stays so.
-			opts.Log.Warn("the store's memory is not bound to NUMA nodes; it works, with slower copies on machines of several. "+
-				"In a container, allow mbind (CAP_SYS_NICE, or a seccomp profile), or set numa: off", "node", node, "error", err)
-			return
-		}
-		for id := first; id < first+n; id++ {
-			seg.setSlabNode(id, node)
-		}
-		opts.Log.Info("a part of the store is bound to a NUMA node", "node", node, "bytes", uint64(n)*seg.SlabBytes)
-		first += n
 	}
+	for first := uint32(0); first < seg.Slabs; {
+		for i := range left {
+			n := min(left[i], stripeSlabs)
+			if n == 0 {
+				continue
+			}
+			node := opts.Nodes[i].Node
+			if err := binder.Bind(seg.SlabOffset(first), uint64(n)*seg.SlabBytes, node); err != nil {
+				// The others would be refused too. What was bound stays so.
+				opts.Log.Warn("the store's memory is not bound to NUMA nodes; it works, with slower copies on machines of several. "+
+					"In a container, allow mbind (CAP_SYS_NICE, or a seccomp profile), or set numa: off", "node", node, "error", err)
+				return
+			}
+			for id := first; id < first+n; id++ {
+				seg.setSlabNode(id, node)
+			}
+			first += n
+			left[i] -= n
+		}
+	}
+	opts.Log.Info("the store is divided between NUMA nodes", "nodes", len(opts.Nodes))
 }
 
 // homesOf reads which nodes the slabs of a segment are on: the nodes by home, and

@@ -232,6 +232,33 @@ func TestNodesAfterARestart(t *testing.T) {
 	}
 }
 
+// TestMemoryOfAllNodesComesEarly: while memory is being allocated every node has
+// some, and in the end its even part. No stripe leaves a rest of a run.
+func TestMemoryOfAllNodesComesEarly(t *testing.T) {
+	w := newBareWorldOn(t, 200<<20, fourNodes(1<<40))
+	for range 4 * stripeSlabs {
+		if _, err := w.m.PrepareNext(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range w.m.Stats().Nodes {
+		if n.CapacityBytes != stripeSlabs*w.m.seg.SlabBytes {
+			t.Errorf("of node %d %d bytes have come", n.Node, n.CapacityBytes)
+		}
+	}
+	w.prepare()
+	for _, n := range w.m.Stats().Nodes {
+		if n.CapacityBytes != 50<<20 || n.SizeBytes != n.CapacityBytes {
+			t.Errorf("node %d has %d bytes of %d", n.Node, n.CapacityBytes, n.SizeBytes)
+		}
+	}
+	for run := 1; run <= maxRun; run++ {
+		if stripeSlabs%run != 0 {
+			t.Errorf("runs of %d slabs leave a rest", run)
+		}
+	}
+}
+
 // boundMemory writes down what is bound, and refuses from a node on.
 type boundMemory struct {
 	heapMemory
