@@ -52,4 +52,13 @@
 // nobody has used for longer (rebalance.go); what was used lately moves first, and
 // nearly empty slabs are emptied by moving (compact.go). Nothing moves while it is
 // read, leased, pinned hard or written.
+//
+// # Memory on NUMA nodes
+//
+// A new segment's slabs are divided between the machine's NUMA nodes and bound
+// before their memory is allocated (nodes.go); the slab table says which is where,
+// so that a master that adopts the segment knows. A put says near which node it
+// is: it gets a slot there, then elsewhere, before anything is evicted (homes.go).
+// A run of slabs is on one node, and what moves stays on its node as long as there
+// is room.
 package embedded
