@@ -210,7 +210,7 @@ func ctlRemove(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.
 	if err != nil {
 		return err
 	}
-	done := jsonDone{}
+	done := jsonDone{Disk: &reply.DiskChunks}
 	if c.IsSet("hashes") {
 		done.Missing = &reply.MissingHashes
 	}

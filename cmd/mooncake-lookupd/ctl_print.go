@@ -78,6 +78,7 @@ type jsonDone struct {
 	Missing *uint64 `json:"missing_hashes,omitempty"`
 	Busy    *uint64 `json:"busy_chunks,omitempty"`
 	Short   *bool   `json:"short,omitempty"`
+	Disk    *uint64 `json:"disk_chunks,omitempty"`
 }
 
 // printDone says what a command did, and is errNothing when that is nothing.
@@ -89,6 +90,9 @@ func printDone(c *cli.Context, out io.Writer, verb string, amount *adminpb.Amoun
 		}
 	} else {
 		text := fmt.Sprintf("%s %d chunks, %s", verb, done.Chunks, sizeText(done.Bytes))
+		if done.Disk != nil && *done.Disk > 0 {
+			text += fmt.Sprintf("; the disk had %d", *done.Disk)
+		}
 		if done.Missing != nil && *done.Missing > 0 {
 			text += fmt.Sprintf("; of %d hashes nothing is stored", *done.Missing)
 		}
@@ -99,7 +103,7 @@ func printDone(c *cli.Context, out io.Writer, verb string, amount *adminpb.Amoun
 			return err
 		}
 	}
-	if done.Chunks == 0 {
+	if done.Chunks == 0 && (done.Disk == nil || *done.Disk == 0) {
 		return errNothing
 	}
 	return nil

@@ -200,6 +200,7 @@ func TestCtl(t *testing.T) {
 		{"remove --namespace 1 --everything --yes", &adminpb.RemoveReply{Removed: amount}, 0, []string{"removed 5 chunks"},
 			&adminpb.RemoveRequest{Namespace: small[:], Scope: &adminpb.RemoveRequest_Everything{Everything: true}}},
 		{"remove --tag t --yes", &adminpb.RemoveReply{Removed: amount}, 0, nil, &adminpb.RemoveRequest{Scope: &adminpb.RemoveRequest_Tag{Tag: "t"}}},
+		{"remove --tag t --yes", &adminpb.RemoveReply{DiskChunks: 9}, 0, []string{"removed 0 chunks, 0 B; the disk had 9"}, nil},
 		{"remove --tag t --namespace 0 --yes", &adminpb.RemoveReply{}, 1, nil, &adminpb.RemoveRequest{Namespace: big[:], Scope: &adminpb.RemoveRequest_Tag{Tag: "t"}}},
 		{"remove --namespace 0 --chain --yes --hashes " + file, &adminpb.RemoveReply{Removed: amount, MissingHashes: 1}, 0, []string{"of 1 hashes nothing is stored"},
 			&adminpb.RemoveRequest{Namespace: big[:], Scope: &adminpb.RemoveRequest_Hashes_{Hashes: &adminpb.RemoveRequest_Hashes{Hashes: blob, Chain: true}}}},

@@ -148,29 +148,40 @@ func (t *Tier) changedLocked(fewer bool) {
 	t.poke()
 }
 
-// Hold keeps chunks of a namespace, or with nil of all, from being handed over,
-// until release is called: Demote returns false. A removal that goes through
-// memory and disk holds what it removes, so that nothing slips from one to the
-// other between its looks.
-func (t *Tier) Hold(namespace *[32]byte) (release func()) {
+// hold is what is kept from being handed over: of a namespace, or nil for all,
+// with a salt tag, or nil for any.
+type hold struct {
+	namespace *[32]byte
+	tag       *string
+}
+
+func (h *hold) has(c *Chunk) bool {
+	return (h.namespace == nil || *h.namespace == c.Namespace) && (h.tag == nil || *h.tag == c.Tag)
+}
+
+// Hold keeps chunks of a namespace, or with nil of all, that have a salt tag, or
+// with nil any, from being handed over until release is called: Demote returns
+// false. A removal that goes through memory and disk holds what it removes, so that
+// nothing slips from one to the other between its looks.
+func (t *Tier) Hold(namespace *[32]byte, tag *string) (release func()) {
+	h := &hold{namespace, tag}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	digest := [32]byte{} // none has this one
-	if namespace != nil {
-		digest = *namespace
-	}
-	t.held[digest]++
+	t.held[h] = struct{}{}
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.held[digest]--; t.held[digest] == 0 {
-			delete(t.held, digest)
-		}
+		delete(t.held, h)
 	}
 }
 
-func (t *Tier) heldLocked(namespace *[32]byte) bool {
-	return len(t.held) > 0 && (t.held[[32]byte{}] > 0 || t.held[*namespace] > 0)
+func (t *Tier) heldLocked(c *Chunk) bool {
+	for h := range t.held {
+		if h.has(c) {
+			return true
+		}
+	}
+	return false
 }
 
 // Settle returns when no restart can undo the removals that were asked for

@@ -49,11 +49,11 @@ func (t *Tier) someLinks(links []Link, namespace *[32]byte, from uint32) ([]Link
 	return links, to < t.catalog.fresh, nil
 }
 
-// ForgetLinks forgets chunks as Forget does.
-func (t *Tier) ForgetLinks(links []Link) (chunks int) {
+// ForgetLinks forgets chunks as ForgetWithTag does.
+func (t *Tier) ForgetLinks(tag *string, links []Link) (chunks int) {
 	keys := make([][2]uint64, len(links))
 	for i := range links {
 		keys[i] = links[i].key
 	}
-	return t.forget(nil, keys)
+	return t.forget(tag, keys)
 }

@@ -142,6 +142,54 @@ func TestRemovedOfAFullCatalog(t *testing.T) {
 			t.Error("nothing is left")
 		}
 		r.end()
+		// One that has room for all finds nothing of what was removed unseen.
+		opts := testOptions()
+		opts.Bytes = 513 << 20
+		r = start(t, dir, opts)
+		for i := 1; i < n; i += 2 {
+			r.mustMiss(i)
+		}
+		r.mustMiss(4)
+		r.end()
+	})
+}
+
+// TestForgottenUnseen: a chunk that left the catalog, with its record still on the
+// disk, is forgotten like another.
+func TestForgottenUnseen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 4000
+		dir := &disktest.Dir{}
+		r := start(t, dir, testOptions())
+		for i := range n {
+			r.mustPut(i, 1, 4096)
+		}
+		roomy := testOptions()
+		roomy.Bytes = 513 << 20 // entries for all
+		var unseen []int
+		before := start(t, dir.Clone(), roomy)
+		for i := range n {
+			key := keyFor(i)
+			if _, there := r.Look(&key); !there && before.get(i, 1, 4096) == nil {
+				unseen = append(unseen, i)
+			}
+		}
+		before.end()
+		if len(unseen) == 0 {
+			t.Fatal("the catalog has had room for all")
+		}
+		for _, i := range unseen {
+			r.Forget(keyFor(i))
+		}
+		r.mustSettle()
+		killed := dir.Clone()
+		r.end()
+		r = start(t, killed, roomy)
+		for _, i := range unseen {
+			r.mustMiss(i)
+		}
+		r.mustGet(n-1, 1, 4096)
+		r.end()
 	})
 }
 
@@ -328,15 +376,16 @@ func TestSettleIsBounded(t *testing.T) {
 func TestHold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, &disktest.Dir{}, testOptions())
-		namespace := keyFor(1).Namespace
-		releases := []func(){r.Hold(&namespace), r.Hold(nil), r.Hold(&namespace)}
+		namespace, tag, other := keyFor(1).Namespace, "tag1", "other"
+		releases := []func(){r.Hold(&namespace, nil), r.Hold(nil, nil), r.Hold(nil, &tag), r.Hold(&namespace, &tag), r.Hold(&namespace, nil)}
 		for i, release := range releases {
 			if err := r.put(1, 1, 4096); err == nil {
 				t.Errorf("taken with %d holds", len(releases)-i)
 			}
 			release()
 		}
-		defer r.Hold(&[32]byte{5})()
+		defer r.Hold(&[32]byte{5}, &tag)()
+		defer r.Hold(&namespace, &other)()
 		r.mustPut(1, 1, 4096)
 		r.end()
 	})
@@ -399,7 +448,7 @@ func TestLinks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := r.ForgetLinks(links); n != 29 {
+		if n := r.ForgetLinks(nil, links); n != 29 {
 			t.Errorf("%d were forgotten", n)
 		}
 		r.mustSettle()

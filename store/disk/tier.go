@@ -65,7 +65,7 @@ type Tier struct {
 	fewer    bool   // and has fewer of them than it had
 	sweep    bool   // void entries are to be dropped
 	swept    uint64 // no entry is void by a removal up to this number
-	held     map[[32]byte]int
+	held     map[*hold]struct{}
 	asked    uint64 // calls that removed something so far
 	settled  uint64 // of those, how many a restart will not undo
 	// pruneAt is how long the list of removals may become before it is looked
@@ -87,7 +87,7 @@ func New(dir Dir, opts Options) (*Tier, error) {
 		control: newLanes(1, PageBytes, dir.Buffer, nil), writer: newLanes(1, opts.BufferBytes, dir.Buffer, opts.WriteTook),
 		readers:   newLanes(opts.Readers, opts.BufferBytes, dir.Buffer, opts.ReadTook),
 		demotions: make(chan *demotion, maxWaiting), fetches: make(chan *fetch, maxWaiting), wake: make(chan struct{}, 1),
-		removed: newRemovals(0), queued: map[[2]uint64]*demotion{}, held: map[[32]byte]int{}, settledEvent: make(chan struct{}),
+		removed: newRemovals(0), queued: map[[2]uint64]*demotion{}, held: map[*hold]struct{}{}, settledEvent: make(chan struct{}),
 		speed: newSpeed(),
 	}
 	t.emptyLocked(opts.RegionBytes)

@@ -27,7 +27,7 @@ func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
 	d := &demotion{chunk: chunk, key: keyOf(&chunk.Key), source: source, done: done, birth: t.removed.count}
 	bytes := uint64(chunk.payloadBytes())
 	switch {
-	case !t.usableLocked() || t.opts.Now().Before(t.fullUntil) || t.heldLocked(&chunk.Namespace):
+	case !t.usableLocked() || t.opts.Now().Before(t.fullUntil) || t.heldLocked(&chunk):
 		t.stats.Refused[RefusedState]++
 		return false
 	case !t.fitsLocked(&chunk, source):

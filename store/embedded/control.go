@@ -66,7 +66,8 @@ type Removal struct {
 	// Busy are chunks that were spared because they are in use or pinned. A scoped
 	// removal spares none: what is being read is freed when the reader is done.
 	Busy int
-	// OnDisk are chunks that only the disk had, as far as they could be counted.
+	// OnDisk are chunks that the disk had, as far as they could be counted; those of
+	// which memory has shards count in Chunks too.
 	OnDisk int
 }
 
@@ -117,7 +118,7 @@ type control interface {
 	// Unpin leaves chunks to the policy again.
 	Unpin(ns store.NamespaceID, keys []store.ChunkKey) (PinResult, error)
 	// Remove drops the chunks of the scope.
-	Remove(scope Scope) (Removal, error)
+	Remove(ctx context.Context, scope Scope) (Removal, error)
 	// Evict drops what the policy would drop next.
 	Evict(limit EvictLimit) (Removal, error)
 	// SetQuota bounds an owner's bytes; 0 lifts the bound. What the owner has too

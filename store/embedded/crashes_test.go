@@ -407,7 +407,7 @@ func tearPin(c *chaos) *unanswered {
 
 func tearRemove(c *chaos) *unanswered {
 	tag := one(c, chaosTags)
-	if _, err := c.w.m.Remove(Scope{SaltTag: &tag}); err != nil {
+	if _, err := c.w.m.Remove(c.t.Context(), Scope{SaltTag: &tag}); err != nil {
 		c.t.Fatal(err)
 	}
 	return &unanswered{name: "remove"}

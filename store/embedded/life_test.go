@@ -264,7 +264,7 @@ func TestPinArguments(t *testing.T) {
 	unknown := store.NamespaceID(17)
 	for _, err := range []error{
 		second(w.m.Pin(unknown, nil, PinHard, 0)), second(w.m.Unpin(unknown, nil)), w.m.SetDefaultTTL(unknown, 0),
-		w.m.SetQuota(Owner{Namespace: unknown}, 1), second(w.m.Prefetch(unknown, nil)), second(w.m.Remove(Scope{Namespace: &unknown})),
+		w.m.SetQuota(Owner{Namespace: unknown}, 1), second(w.m.Prefetch(unknown, nil)), second(w.m.Remove(t.Context(), Scope{Namespace: &unknown})),
 	} {
 		if !errors.Is(err, store.ErrStaleNamespace) {
 			t.Errorf("%v, want ErrStaleNamespace", err)

@@ -118,7 +118,7 @@ func (c *chaos) opRemove() {
 	case 5:
 		scope.Namespace = &c.spaces[s].name.ID
 	}
-	done, err := c.w.m.Remove(scope)
+	done, err := c.w.m.Remove(c.t.Context(), scope)
 	c.note("   remove %+v: %+v", scope, done)
 	if err != nil {
 		c.t.Fatal(err)

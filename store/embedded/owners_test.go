@@ -163,7 +163,7 @@ func TestSaltTagsBeyondTheTable(t *testing.T) {
 		t.Fatalf("quota: %v", err)
 	}
 	tag := "tag7"
-	if got, err := w.m.Remove(Scope{SaltTag: &tag}); err != nil || got.Chunks != 1 {
+	if got, err := w.m.Remove(t.Context(), Scope{SaltTag: &tag}); err != nil || got.Chunks != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if got := w.storeAs(s, ns, PutOptions{SaltTag: "one too many"}, 5000); got != store.PutGranted {
@@ -185,7 +185,7 @@ func TestLongSaltTags(t *testing.T) {
 	w.storeAs(s, ns, PutOptions{SaltTag: long + "1"}, 1)
 	w.storeAs(s, ns, PutOptions{SaltTag: long + "2"}, 2)
 	tag := long + "1"
-	if got, err := w.m.Remove(Scope{SaltTag: &tag}); err != nil || got.Chunks != 1 || w.exists(ns, 1) || !w.exists(ns, 2) {
+	if got, err := w.m.Remove(t.Context(), Scope{SaltTag: &tag}); err != nil || got.Chunks != 1 || w.exists(ns, 1) || !w.exists(ns, 2) {
 		t.Fatalf("%+v, %v", got, err)
 	}
 }
@@ -233,7 +233,7 @@ func TestScopedRemoval(t *testing.T) {
 	a, b := w.namespace(testSpec("a", 8<<10, 1)), w.namespace(testSpec("b", 8<<10, 1))
 	remove := func(scope Scope, chunks int) {
 		t.Helper()
-		got, err := w.m.Remove(scope)
+		got, err := w.m.Remove(t.Context(), scope)
 		if err != nil || got.Chunks != chunks || got.Bytes != uint64(chunks)*8<<10 {
 			t.Fatalf("%+v, %v; want %d chunks", got, err, chunks)
 		}
@@ -290,7 +290,7 @@ func TestScopesThatSayNothing(t *testing.T) {
 		{}, {Chain: true}, {Everything: true, Namespace: &ns}, {Everything: true, SaltTag: &tag}, {Everything: true, Chain: true},
 		{Hashes: []kv.Hash{{}}}, {Namespace: &ns, Chain: true},
 	} {
-		if _, err := w.m.Remove(scope); !errors.Is(err, ErrScope) {
+		if _, err := w.m.Remove(t.Context(), scope); !errors.Is(err, ErrScope) {
 			t.Errorf("%+v: %v, want ErrScope", scope, err)
 		}
 	}
@@ -357,7 +357,7 @@ func TestTopPrefixes(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 	// Without its beginning nothing of a chain can be hit.
-	if _, err := w.m.Remove(Scope{Namespace: &ns.ID, Hashes: []kv.Hash{testHash(1)}}); err != nil {
+	if _, err := w.m.Remove(t.Context(), Scope{Namespace: &ns.ID, Hashes: []kv.Hash{testHash(1)}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.m.TopPrefixes(1); len(got) != 1 || got[0].Root != (kv.Hash{}) && got[0].Leaf != testHash(0) {

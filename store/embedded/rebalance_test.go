@@ -56,7 +56,7 @@ func TestLongShardsTakeRuns(t *testing.T) {
 			t.Fatalf("chunk %d is lost", i)
 		}
 	}
-	if _, err := w.m.Remove(Scope{Everything: true}); err != nil {
+	if _, err := w.m.Remove(t.Context(), Scope{Everything: true}); err != nil {
 		t.Fatal(err)
 	}
 	if st := w.m.Stats(); st.UsedSlabs != 0 || w.m.alloc.freeSlabs() != int(l.Slabs) || st.IdleBytes != 0 {
@@ -148,7 +148,7 @@ func TestCompaction(t *testing.T) {
 			gone = append(gone, testHash(i))
 		}
 	}
-	if _, err := w.m.Remove(Scope{Namespace: &ns.ID, Hashes: gone}); err != nil {
+	if _, err := w.m.Remove(t.Context(), Scope{Namespace: &ns.ID, Hashes: gone}); err != nil {
 		t.Fatal(err)
 	}
 	read, err := w.m.Get(s, ns, store.Lease{}, []store.GetItem{{Hash: testHash(6), Shard: 1}})

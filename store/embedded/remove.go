@@ -1,10 +1,13 @@
 package embedded
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -15,26 +18,37 @@ const removeStep = 32 << 10
 // evictStep is the same for chunks that are evicted by command.
 const evictStep = 1024
 
-// Remove drops the chunks of the scope, pinned or not. Puts that are open end
-// void; what is being read is freed when the reader is done. Chunks that are
-// stored meanwhile may stay.
-func (m *Master) Remove(scope Scope) (Removal, error) {
+// Remove drops the chunks of the scope, pinned or not, in memory and on the disk.
+// Puts that are open end void; what is being read is freed when the reader is
+// done. Chunks that are stored meanwhile may stay. An error that is
+// disk.ErrUncertain says that it is done, but that the disk has not taken note of
+// it. One of ctx says that a part is done.
+func (m *Master) Remove(ctx context.Context, scope Scope) (Removal, error) {
 	sel, err := m.selection(&scope)
 	if err != nil {
 		return Removal{}, err
 	}
 	var done Removal
-	m.removeBelow(&done, &scope)
+	// The disk first: from here until all is done it takes nothing in that may be
+	// meant, and what is on its way up is not let in. So what is meant is in memory
+	// or nowhere.
+	release := m.holdBelow(sel)
+	defer release()
+	var below error
 	switch {
-	case sel.nothing:
 	case scope.Chain:
-		m.removeRecords(&done, sel, m.chainRecords(sel))
+		below, err = m.removeChain(ctx, &done, sel)
 	case len(scope.Hashes) > 0:
-		m.removeRecords(&done, sel, m.hashRecords(sel))
+		done.OnDisk = m.forgetHashes(sel)
+		err = m.removeHashes(ctx, &done, sel)
 	default:
-		m.removeScanned(&done, sel)
+		m.forgetWide(&done, sel)
+		err = m.removeScanned(ctx, &done, sel, sel.has)
 	}
-	return done, m.settleTier()
+	if err != nil {
+		return done, err
+	}
+	return done, errors.Join(below, m.settleTier(ctx))
 }
 
 // selection is a scope in the store's own numbers.
@@ -44,11 +58,14 @@ type selection struct {
 	namespace    uint16
 	anyTag       bool
 	tag          uint16
-	nothing      bool // the tag is unknown
+	nothing      bool      // memory does not know the tag
+	digest       *[32]byte // the namespace in the disk's words
+	groups       int       // of the namespace
+	tagText      *string   // the tag in the disk's words; nil: any
 }
 
 func (s *selection) has(r *record) bool {
-	return (s.anyNamespace || r.namespace == s.namespace) && (s.anyTag || r.saltTag == s.tag)
+	return !s.nothing && (s.anyNamespace || r.namespace == s.namespace) && (s.anyTag || r.saltTag == s.tag)
 }
 
 func (m *Master) selection(scope *Scope) (*selection, error) {
@@ -67,77 +84,94 @@ func (m *Master) selection(scope *Scope) (*selection, error) {
 	defer m.mu.RUnlock()
 	sel := &selection{scope: scope, anyNamespace: scope.Namespace == nil, anyTag: scope.SaltTag == nil}
 	if !sel.anyNamespace {
-		if _, err := m.namespaceLocked(*scope.Namespace); err != nil {
+		ns, err := m.namespaceLocked(*scope.Namespace)
+		if err != nil {
 			return nil, err
 		}
-		sel.namespace = uint16(*scope.Namespace)
+		sel.namespace, sel.digest, sel.groups = uint16(*scope.Namespace), &ns.digest, len(ns.groups)
 	}
-	if !sel.anyTag && *scope.SaltTag != "" {
-		tag, known := m.tagNumber[foldTag(*scope.SaltTag)]
-		sel.tag, sel.nothing = tag, !known
+	if !sel.anyTag {
+		folded := foldTag(*scope.SaltTag)
+		sel.tagText = &folded
+		if folded != "" {
+			tag, known := m.tagNumber[folded]
+			sel.tag, sel.nothing = tag, !known
+		}
 	}
 	return sel, nil
 }
 
-// named is a record and what it held when it was looked at: the number may be
-// another chunk's by the time it is dropped.
-type named struct {
-	rec uint32
-	key uint64
-}
-
-// removeScanned drops what the selection has, step by step.
-func (m *Master) removeScanned(done *Removal, sel *selection) {
+// removeScanned drops what is meant among all records, step by step.
+func (m *Master) removeScanned(ctx context.Context, done *Removal, sel *selection, meant func(*record) bool) error {
 	for at, more := uint32(0), true; more; at += removeStep {
-		more = m.removeStepAt(done, sel, at)
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		more = m.removeStepAt(done, sel, meant, at)
 	}
+	return nil
 }
 
-func (m *Master) removeStepAt(done *Removal, sel *selection, at uint32) bool {
+func (m *Master) removeStepAt(done *Removal, sel *selection, meant func(*record) bool, at uint32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	end := min(at+removeStep, m.fresh)
 	doomed := map[uint32]struct{}{}
 	for rec := at; rec < end; rec++ {
-		if m.live[rec].state == Gone {
+		if m.passedOverLocked(rec) {
 			continue
 		}
-		if r := m.seg.peekRecord(rec); sel.has(&r) {
+		if r := m.seg.peekRecord(rec); meant(&r) {
 			doomed[rec] = struct{}{}
 		}
 	}
-	m.removeSetLocked(done, doomed)
+	m.removeSetLocked(done, sel, doomed)
 	return end < m.fresh
 }
 
-// removeRecords drops those of the records that still are what they were.
-func (m *Master) removeRecords(done *Removal, sel *selection, records []named) {
-	for step := range slices.Chunk(records, removeStep) {
-		m.removeNamed(done, sel, step)
-	}
+// passedOverLocked tells whether a record has no chunk, or one that was reset.
+func (m *Master) passedOverLocked(rec uint32) bool {
+	state := m.live[rec].state
+	return state == Gone || state == Evicting || m.staleLocked(rec)
 }
 
-func (m *Master) removeNamed(done *Removal, sel *selection, step []named) {
+// removeHashes drops the chunks of the scope's hashes in every group.
+func (m *Master) removeHashes(ctx context.Context, done *Removal, sel *selection) error {
+	for step := range slices.Chunk(sel.scope.Hashes, removeStep) {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m.removeHashStep(done, sel, step)
+	}
+	return nil
+}
+
+func (m *Master) removeHashStep(done *Removal, sel *selection, hashes []kv.Hash) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	doomed := map[uint32]struct{}{}
-	for _, n := range step {
-		if m.live[n.rec].state == Gone || m.keyOfLocked(n.rec) != n.key {
-			continue
-		}
-		if r := m.seg.peekRecord(n.rec); sel.has(&r) {
-			doomed[n.rec] = struct{}{}
+	for i := range hashes {
+		for group := range sel.groups {
+			if rec, ok := m.findLocked(store.NamespaceID(sel.namespace), uint32(group), &hashes[i]); ok {
+				if r := m.seg.peekRecord(rec); sel.has(&r) {
+					doomed[rec] = struct{}{}
+				}
+			}
 		}
 	}
-	m.removeSetLocked(done, doomed)
+	m.removeSetLocked(done, sel, doomed)
 }
 
 // removeSetLocked drops records.
-func (m *Master) removeSetLocked(done *Removal, doomed map[uint32]struct{}) {
+func (m *Master) removeSetLocked(done *Removal, sel *selection, doomed map[uint32]struct{}) {
 	if len(doomed) == 0 {
 		return
 	}
-	m.forgetOnDisk(maps.Keys(doomed))
+	if !sel.anyTag || sel.scope.Chain {
+		// The disk may have it under another tag, of whoever stored it first, or may
+		// not have known yet that it has it.
+		done.OnDisk += m.forgetOnDisk(maps.Keys(doomed))
+	}
 	for rec := range doomed {
 		l := &m.live[rec]
 		if l.state == Creating {
@@ -151,60 +185,6 @@ func (m *Master) removeSetLocked(done *Removal, doomed map[uint32]struct{}) {
 		done.Bytes += uint64(l.shards) * uint64(m.groupOf(&r).slotBytes)
 		m.dropLocked(rec, RemovedByCommand)
 	}
-}
-
-// hashRecords finds the chunks of the scope's hashes in every group.
-func (m *Master) hashRecords(sel *selection) (found []named) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	ns := m.namespaces[sel.namespace]
-	for i := range sel.scope.Hashes {
-		for group := range ns.groups {
-			if rec, ok := m.findLocked(store.NamespaceID(sel.namespace), uint32(group), &sel.scope.Hashes[i]); ok {
-				found = append(found, named{rec, m.keyOfLocked(rec)})
-			}
-		}
-	}
-	return found
-}
-
-// chainRecords finds the chunks of the scope's hashes and all behind them in
-// their chains. A chunk names its predecessor, so that all of the namespace have
-// to be looked at.
-func (m *Master) chainRecords(sel *selection) []named {
-	children := map[uint64][]named{}
-	for at, more := uint32(0), true; more; at += removeStep {
-		more = m.childrenAt(children, sel, at)
-	}
-	reached := m.hashRecords(sel)
-	seen := map[uint32]struct{}{}
-	for _, n := range reached {
-		seen[n.rec] = struct{}{}
-	}
-	for i := 0; i < len(reached); i++ {
-		for _, child := range children[reached[i].key] {
-			if _, again := seen[child.rec]; !again {
-				seen[child.rec] = struct{}{}
-				reached = append(reached, child)
-			}
-		}
-	}
-	return reached
-}
-
-func (m *Master) childrenAt(children map[uint64][]named, sel *selection, at uint32) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	end := min(at+removeStep, m.fresh)
-	for rec := at; rec < end; rec++ {
-		if m.live[rec].state == Gone {
-			continue
-		}
-		if r := m.seg.peekRecord(rec); r.parent != 0 && r.namespace == sel.namespace {
-			children[r.parent] = append(children[r.parent], named{rec, m.keyOfLocked(rec)})
-		}
-	}
-	return end < m.fresh
 }
 
 // Evict drops what the policy would drop next, softly pinned chunks last.

@@ -1,6 +1,10 @@
 package embedded
 
-import "github.com/mooncake-sidecar/sidecar/store"
+import (
+	"context"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+)
 
 // A reset is a new generation of the namespace: every record has the generation
 // in the word that a lookup compares, so that from one moment on none of the
@@ -45,7 +49,7 @@ func (m *Master) Reset(id store.NamespaceID) error {
 			break
 		}
 	}
-	return m.settleTier()
+	return m.settleTier(context.Background())
 }
 
 // beginReset begins a new generation. False: too many were begun of which the

@@ -1,9 +1,6 @@
 package embedded
 
 import (
-	"context"
-	"time"
-
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/disk"
@@ -68,35 +65,6 @@ func (m *Master) diskKeyOf(r *record) disk.Key {
 	return m.diskKey(store.NamespaceID(r.namespace), uint32(r.group), &r.hash)
 }
 
-// forgetOnDisk forgets the chunks of records that are removed for good.
-func (m *Master) forgetOnDisk(records func(yield func(rec uint32) bool)) {
-	if m.lower == nil {
-		return
-	}
-	var keys []disk.Key
-	for rec := range records {
-		r := m.seg.peekRecord(rec)
-		keys = append(keys, m.diskKeyOf(&r))
-	}
-	m.lower.tier.Forget(keys...)
-}
-
-// settleTimeout bounds the wait for the disk to take note of a reset or a
-// removal. An engine that resets waits longer.
-const settleTimeout = 2 * time.Second
-
-// settleTier waits until no restart brings back what was reset or removed.
-//
-// REQUIRES: the lock is not held.
-func (m *Master) settleTier() error {
-	if m.lower == nil {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
-	defer cancel()
-	return m.lower.tier.Settle(ctx)
-}
-
 // unpinLocked ends one read of a slot.
 func (m *Master) unpinLocked(slot uint32) {
 	m.pins[slot]--
@@ -136,37 +104,6 @@ func (m *Master) reportBelowLocked(ns store.NamespaceID, chunk *store.FailedChun
 		m.lower.tier.Forget(key)
 	case !whole:
 		m.lower.tier.MissOnce(&key)
-	}
-}
-
-// removeBelow forgets on the disk what a scope names there. Of a chain the disk
-// forgets what memory or the scope itself names: what is behind can't be hit.
-func (m *Master) removeBelow(done *Removal, scope *Scope) {
-	if m.lower == nil {
-		return
-	}
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	t := m.lower.tier
-	var digest *[32]byte
-	if scope.Namespace != nil {
-		digest = &m.namespaces[*scope.Namespace].digest
-	}
-	switch {
-	case scope.Everything:
-		t.ResetAll()
-	case len(scope.Hashes) > 0:
-		var keys []disk.Key
-		for i := range scope.Hashes {
-			for group := range m.namespaces[*scope.Namespace].groups {
-				keys = append(keys, m.diskKey(*scope.Namespace, uint32(group), &scope.Hashes[i]))
-			}
-		}
-		done.OnDisk = t.ForgetWithTag(scope.SaltTag, keys...)
-	case scope.SaltTag != nil:
-		done.OnDisk = t.ForgetTag(digest, foldTag(*scope.SaltTag))
-	default:
-		t.Reset(*digest)
 	}
 }
 

@@ -389,7 +389,7 @@ func (r *tierRun) remove(which int, ns store.Namespace) {
 		scope.Hashes = append(scope.Hashes, testHash(n))
 	}
 	r.note("remove %d/%d and on", which, first)
-	_, err := r.w.m.Remove(scope)
+	_, err := r.w.m.Remove(r.t.Context(), scope)
 	if err != nil && !errors.Is(err, disk.ErrUncertain) {
 		r.t.Fatal(err)
 	}

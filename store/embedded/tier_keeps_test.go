@@ -81,7 +81,7 @@ func TestLongTagsReachTheDisk(t *testing.T) {
 			if n := len(d.m.tagNumber); n != 1 {
 				t.Errorf("%d bytes: %d tags", length, n)
 			}
-			if err := second(d.m.Remove(Scope{SaltTag: &tag})); err != nil {
+			if err := second(d.m.Remove(d.tb.Context(), Scope{SaltTag: &tag})); err != nil {
 				t.Fatal(err)
 			}
 			for i := range 150 {

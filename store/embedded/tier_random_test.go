@@ -119,7 +119,7 @@ func randomWithDisk(t *testing.T, seed uint64) uint64 {
 			_, _ = d.m.Evict(EvictLimit{Chunks: 1 + random.IntN(10)}) // there may be none
 		case op < 94:
 			// Done in memory and on the disk; whether a restart may undo it is in the error.
-			certain := second(d.m.Remove(Scope{Namespace: &ns.ID, Hashes: hashesOf(i)})) == nil
+			certain := second(d.m.Remove(d.tb.Context(), Scope{Namespace: &ns.ID, Hashes: hashesOf(i)})) == nil
 			if certain {
 				removed[[2]int{m.spec, i}] = true
 			}

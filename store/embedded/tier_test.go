@@ -349,21 +349,23 @@ func TestPromotionFromABadDisk(t *testing.T) {
 // TestResetAndRemoveReachTheDisk: on its way down, on the disk, and on its way up.
 func TestResetAndRemoveReachTheDisk(t *testing.T) {
 	for name, remove := range map[string]func(d *diskWorld, ns store.Namespace) error{
-		"reset":     func(d *diskWorld, ns store.Namespace) error { return d.m.Reset(ns.ID) },
-		"namespace": func(d *diskWorld, ns store.Namespace) error { return second(d.m.Remove(Scope{Namespace: &ns.ID})) },
+		"reset": func(d *diskWorld, ns store.Namespace) error { return d.m.Reset(ns.ID) },
+		"namespace": func(d *diskWorld, ns store.Namespace) error {
+			return second(d.m.Remove(d.tb.Context(), Scope{Namespace: &ns.ID}))
+		},
 		"everything": func(d *diskWorld, _ store.Namespace) error {
-			return second(d.m.Remove(Scope{Everything: true}))
+			return second(d.m.Remove(d.tb.Context(), Scope{Everything: true}))
 		},
 		"hashes": func(d *diskWorld, ns store.Namespace) error {
 			var hashes []kv.Hash
 			for i := range 210 {
 				hashes = append(hashes, testHash(i))
 			}
-			return second(d.m.Remove(Scope{Namespace: &ns.ID, Hashes: hashes}))
+			return second(d.m.Remove(d.tb.Context(), Scope{Namespace: &ns.ID, Hashes: hashes}))
 		},
 		"tag": func(d *diskWorld, _ store.Namespace) error {
 			tag := "tenant"
-			return second(d.m.Remove(Scope{SaltTag: &tag}))
+			return second(d.m.Remove(d.tb.Context(), Scope{SaltTag: &tag}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -18,6 +18,13 @@ func (m *Master) countHitLocked(rec, shard uint32) {
 	}
 }
 
+// named is a record and what it held when it was looked at: the number may be
+// another chunk's by the time it is used.
+type named struct {
+	rec uint32
+	key uint64
+}
+
 // usedChunk is a chunk that was loaded.
 type usedChunk struct {
 	named

@@ -1392,9 +1392,14 @@ func (*RemoveRequest_Tag) isRemoveRequest_Scope() {}
 func (*RemoveRequest_Hashes_) isRemoveRequest_Scope() {}
 
 type RemoveReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Removed       *Amount                `protobuf:"bytes,1,opt,name=removed,proto3" json:"removed,omitempty"`
-	MissingHashes uint64                 `protobuf:"varint,2,opt,name=missing_hashes,json=missingHashes,proto3" json:"missing_hashes,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of which shards were in memory.
+	Removed *Amount `protobuf:"bytes,1,opt,name=removed,proto3" json:"removed,omitempty"`
+	// Hashes of which nothing is known; they were removed all the same.
+	MissingHashes uint64 `protobuf:"varint,2,opt,name=missing_hashes,json=missingHashes,proto3" json:"missing_hashes,omitempty"`
+	// Chunks that the disk tier had, as far as it could count them; those that were
+	// in memory too are among them.
+	DiskChunks    uint64 `protobuf:"varint,3,opt,name=disk_chunks,json=diskChunks,proto3" json:"disk_chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1439,6 +1444,13 @@ func (x *RemoveReply) GetRemoved() *Amount {
 func (x *RemoveReply) GetMissingHashes() uint64 {
 	if x != nil {
 		return x.MissingHashes
+	}
+	return 0
+}
+
+func (x *RemoveReply) GetDiskChunks() uint64 {
+	if x != nil {
+		return x.DiskChunks
 	}
 	return 0
 }
@@ -2484,10 +2496,12 @@ const file_internal_admin_adminpb_admin_proto_rawDesc = "" +
 	"\x06Hashes\x12\x16\n" +
 	"\x06hashes\x18\x01 \x01(\fR\x06hashes\x12\x14\n" +
 	"\x05chain\x18\x02 \x01(\bR\x05chainB\a\n" +
-	"\x05scope\"q\n" +
+	"\x05scope\"\x92\x01\n" +
 	"\vRemoveReply\x12;\n" +
 	"\aremoved\x18\x01 \x01(\v2!.mooncake_sidecar.admin.v1.AmountR\aremoved\x12%\n" +
-	"\x0emissing_hashes\x18\x02 \x01(\x04R\rmissingHashes\"W\n" +
+	"\x0emissing_hashes\x18\x02 \x01(\x04R\rmissingHashes\x12\x1f\n" +
+	"\vdisk_chunks\x18\x03 \x01(\x04R\n" +
+	"diskChunks\"W\n" +
 	"\x0fSetQuotaRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\fR\tnamespace\x12\x10\n" +
 	"\x03tag\x18\x02 \x01(\tR\x03tag\x12\x14\n" +

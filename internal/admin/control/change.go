@@ -165,8 +165,9 @@ func (s *Service) Remove(ctx context.Context, r *adminpb.RemoveRequest) (*adminp
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		n, err := s.cfg.Store.Remove(scope)
+		n, err := s.cfg.Store.Remove(ctx, scope)
 		removed.add(n.Chunks, n.Bytes)
+		reply.DiskChunks += uint64(n.OnDisk)
 		return err
 	}
 	switch wanted := r.GetScope().(type) {
@@ -189,7 +190,8 @@ func (s *Service) Remove(ctx context.Context, r *adminpb.RemoveRequest) (*adminp
 	default:
 		return nil, invalid("scope: missing; want everything, tag or hashes")
 	}
-	s.cfg.Log.Info("removed at an operator's request", "scope", fmt.Sprintf("%T", r.GetScope()), "chunks", removed.chunks, "bytes", removed.bytes)
+	s.cfg.Log.Info("removed at an operator's request", "scope", fmt.Sprintf("%T", r.GetScope()), "chunks", removed.chunks, "bytes", removed.bytes,
+		"disk_chunks", reply.GetDiskChunks())
 	if err != nil {
 		return nil, s.stopped(err, &removed, "removed")
 	}
@@ -197,8 +199,9 @@ func (s *Service) Remove(ctx context.Context, r *adminpb.RemoveRequest) (*adminp
 	return reply, nil
 }
 
-// removeHashes removes what is there of the hashes: some at a time, and all at
-// once where whole chains go with them.
+// removeHashes removes the chunks of hashes, whether anything is known of them or
+// not: a disk tier that is out of service has them all the same. All go at once, so
+// that the disk is waited for once.
 func (s *Service) removeHashes(ctx context.Context, r *adminpb.RemoveRequest, scope embedded.Scope, remove func(embedded.Scope) error) (missing uint64, err error) {
 	keys, err := s.target(&adminpb.Keys{Namespace: r.GetNamespace(), Hashes: r.GetHashes().GetHashes()})
 	if err != nil {
@@ -208,33 +211,15 @@ func (s *Service) removeHashes(ctx context.Context, r *adminpb.RemoveRequest, sc
 	if scope.Chain && keys.hashes.Len() > MaxChainHashes {
 		return 0, invalid("hashes: %d of them, at most %d where whole chains go; name the first of each chain", keys.hashes.Len(), MaxChainHashes)
 	}
-	var chain []kv.Hash
-	missing, err = s.eachFound(ctx, keys, stored, func(found []store.ChunkKey) error {
-		hashes := distinct(found)
-		if scope.Chain {
-			chain = append(chain, hashes...)
-			return nil
-		}
-		part := scope
-		part.Hashes = hashes
-		return remove(part)
-	})
-	if err == nil && len(chain) > 0 {
-		scope.Hashes = chain
-		err = remove(scope)
+	missing, err = s.eachFound(ctx, keys, stored, func([]store.ChunkKey) error { return nil })
+	if err != nil {
+		return 0, err
 	}
-	return missing, err
-}
-
-// distinct returns the hashes of chunks; those of one hash stand together.
-func distinct(keys []store.ChunkKey) []kv.Hash {
-	var out []kv.Hash
-	for i := range keys {
-		if i == 0 || keys[i].Hash != keys[i-1].Hash {
-			out = append(out, keys[i].Hash)
-		}
+	scope.Hashes = make([]kv.Hash, keys.hashes.Len())
+	for i := range scope.Hashes {
+		scope.Hashes[i] = keys.hashes.At(i)
 	}
-	return out
+	return missing, remove(scope)
 }
 
 // SetQuota implements adminpb.AdminServer.

@@ -125,7 +125,7 @@ func (f *fakeStore) PrefetchAll(_ context.Context, ns store.NamespaceID, keys []
 	return 1, f.say("prefetch %d: %d keys", ns, len(keys))
 }
 
-func (f *fakeStore) Remove(s embedded.Scope) (embedded.Removal, error) {
+func (f *fakeStore) Remove(ctx context.Context, s embedded.Scope) (embedded.Removal, error) {
 	ns, tag := -1, "-"
 	if s.Namespace != nil {
 		ns = int(*s.Namespace)
@@ -133,10 +133,10 @@ func (f *fakeStore) Remove(s embedded.Scope) (embedded.Removal, error) {
 	if s.SaltTag != nil {
 		tag = *s.SaltTag
 	}
-	if ns < 0 && tag == "-" || len(s.Hashes) > batchKeys {
+	if ns < 0 && tag == "-" || ctx == nil {
 		f.t.Errorf("removal of %+v", s)
 	}
-	return embedded.Removal{Chunks: 2, Bytes: 2 * chunkBytes}, f.say("remove %d %s %d hashes chain %v everything %v", ns, tag, len(s.Hashes), s.Chain, s.Everything)
+	return embedded.Removal{Chunks: 2, Bytes: 2 * chunkBytes, OnDisk: 7}, f.say("remove %d %s %d hashes chain %v everything %v", ns, tag, len(s.Hashes), s.Chain, s.Everything)
 }
 
 func (f *fakeStore) SetQuota(o embedded.Owner, bytes uint64) error {

@@ -22,7 +22,7 @@ type Store interface {
 	Pin(ns store.NamespaceID, keys []store.ChunkKey, kind embedded.PinKind, ttl time.Duration) (embedded.PinResult, error)
 	Unpin(ns store.NamespaceID, keys []store.ChunkKey) (embedded.PinResult, error)
 	PrefetchAll(ctx context.Context, ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error)
-	Remove(scope embedded.Scope) (embedded.Removal, error)
+	Remove(ctx context.Context, scope embedded.Scope) (embedded.Removal, error)
 	SetQuota(owner embedded.Owner, bytes uint64) error
 	SetDefaultTTL(ns store.NamespaceID, ttl time.Duration) error
 	Drain(on bool)

@@ -1,0 +1,75 @@
+package embedded
+
+import (
+	"context"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store/disk"
+)
+
+// holdBelow keeps the disk tier from taking in what a removal may mean.
+func (m *Master) holdBelow(sel *selection) (release func()) {
+	if m.lower == nil {
+		return func() {}
+	}
+	return m.lower.tier.Hold(sel.digest, sel.tagText)
+}
+
+// forgetWide forgets on the disk what has the scope's namespace or tag.
+func (m *Master) forgetWide(done *Removal, sel *selection) {
+	if m.lower == nil {
+		return
+	}
+	switch t := m.lower.tier; {
+	case sel.scope.Everything:
+		t.ResetAll()
+	case sel.tagText != nil:
+		done.OnDisk = t.ForgetTag(sel.digest, *sel.tagText)
+	default:
+		done.OnDisk = t.ForgetNamespace(*sel.digest)
+	}
+}
+
+// forgetHashes forgets on the disk the chunks of the scope's hashes, in every
+// group.
+func (m *Master) forgetHashes(sel *selection) (chunks int) {
+	if m.lower == nil {
+		return 0
+	}
+	keys := make([]disk.Key, 0, len(sel.scope.Hashes)*sel.groups)
+	for i := range sel.scope.Hashes {
+		for group := range sel.groups {
+			keys = append(keys, disk.Key{Namespace: *sel.digest, Group: uint16(group), Hash: sel.scope.Hashes[i]})
+		}
+	}
+	return m.lower.tier.ForgetWithTag(sel.tagText, keys...)
+}
+
+// forgetOnDisk forgets the chunks of records that are removed for good.
+func (m *Master) forgetOnDisk(records func(yield func(rec uint32) bool)) (chunks int) {
+	if m.lower == nil {
+		return 0
+	}
+	var keys []disk.Key
+	for rec := range records {
+		r := m.seg.peekRecord(rec)
+		keys = append(keys, m.diskKeyOf(&r))
+	}
+	return m.lower.tier.Forget(keys...)
+}
+
+// settleTimeout bounds the wait for the disk to take note of a reset or a
+// removal. An engine that resets waits longer.
+const settleTimeout = 2 * time.Second
+
+// settleTier waits until no restart brings back what was reset or removed.
+//
+// REQUIRES: the lock is not held.
+func (m *Master) settleTier(ctx context.Context) error {
+	if m.lower == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	return m.lower.tier.Settle(ctx)
+}

@@ -1,0 +1,114 @@
+package embedded
+
+import (
+	"cmp"
+	"context"
+	"slices"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/disk"
+)
+
+// link leads from a chunk to one behind it in its chain, by key digests.
+type link struct{ parent, child uint64 }
+
+// removeChain drops the chunks of the scope's hashes and all behind them, in
+// memory and on the disk: a chain may go from one to the other and back. A chunk
+// names its predecessor only, so that all of the namespace have to be looked at.
+// below is what keeps the disk from knowing all of it.
+func (m *Master) removeChain(ctx context.Context, done *Removal, sel *selection) (below, err error) {
+	links, err := m.memoryLinks(ctx, sel)
+	if err != nil {
+		return nil, err
+	}
+	links, onDisk, below := m.diskLinks(links, sel)
+	reached := m.reach(links, sel)
+	var doomed []disk.Link
+	for _, l := range onDisk {
+		if _, in := reached[l.Hash^sel.scopeOf(&l)]; in {
+			doomed = append(doomed, l)
+		}
+	}
+	done.OnDisk = m.forgetHashes(sel) // also if the disk does not know them yet
+	if len(doomed) > 0 {
+		done.OnDisk += m.lower.tier.ForgetLinks(sel.tagText, doomed)
+	}
+	// Some may have come up since the first look.
+	return below, m.removeScanned(ctx, done, sel, func(r *record) bool {
+		_, in := reached[keyDigest(store.NamespaceID(r.namespace), uint32(r.group), &r.hash)]
+		return in && sel.has(r)
+	})
+}
+
+// memoryLinks lists the links of the namespace's chunks in memory.
+func (m *Master) memoryLinks(ctx context.Context, sel *selection) (links []link, err error) {
+	for at, more := uint32(0), true; more; at += removeStep {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		links, more = m.memoryLinksAt(links, sel, at)
+	}
+	return links, nil
+}
+
+func (m *Master) memoryLinksAt(links []link, sel *selection, at uint32) ([]link, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	end := min(at+removeStep, m.fresh)
+	for rec := at; rec < end; rec++ {
+		if m.passedOverLocked(rec) {
+			continue
+		}
+		if r := m.seg.peekRecord(rec); r.parent != 0 && r.namespace == sel.namespace {
+			links = append(links, link{parent: r.parent, child: m.keyOfLocked(rec)})
+		}
+	}
+	return links, end < m.fresh
+}
+
+// diskLinks adds those of the chunks on the disk.
+func (m *Master) diskLinks(links []link, sel *selection) ([]link, []disk.Link, error) {
+	if m.lower == nil {
+		return links, nil, nil
+	}
+	onDisk, err := m.lower.tier.Links(*sel.digest)
+	for i := range onDisk {
+		if l := &onDisk[i]; l.Parent != 0 {
+			scope := sel.scopeOf(l)
+			links = append(links, link{parent: l.Parent ^ scope, child: l.Hash ^ scope})
+		}
+	}
+	return links, onDisk, err
+}
+
+// scopeOf turns the disk's words for a chunk and its predecessor into key digests.
+func (s *selection) scopeOf(l *disk.Link) uint64 {
+	return scopeDigest(store.NamespaceID(s.namespace), uint32(l.Group))
+}
+
+// reach follows the links from the scope's hashes, in every group.
+func (m *Master) reach(links []link, sel *selection) map[uint64]struct{} {
+	slices.SortFunc(links, func(a, b link) int { return cmp.Compare(a.parent, b.parent) })
+	reached := map[uint64]struct{}{}
+	var next []uint64
+	add := func(key uint64) {
+		if _, again := reached[key]; !again {
+			reached[key] = struct{}{}
+			next = append(next, key)
+		}
+	}
+	for i := range sel.scope.Hashes {
+		for group := range sel.groups {
+			add(keyDigest(store.NamespaceID(sel.namespace), uint32(group), &sel.scope.Hashes[i]))
+		}
+	}
+	for len(next) > 0 {
+		key := next[len(next)-1]
+		next = next[:len(next)-1]
+		at, _ := slices.BinarySearchFunc(links, key, func(l link, key uint64) int { return cmp.Compare(l.parent, key) })
+		for ; at < len(links) && links[at].parent == key; at++ {
+			add(links[at].child)
+		}
+	}
+	return reached
+}
