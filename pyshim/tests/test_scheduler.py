@@ -407,3 +407,8 @@ def test_a_step_is_idle_when_nothing_runs(make_engine):
     assert engine.step().idle
     engine.step(received={"a", "c"})
     engine.drain()
+
+
+def test_nothing_waits_for_a_save(make_engine):
+    """The in-tree connector inherits True for producers: a preempted request whose save is pending is computed again."""
+    assert make_engine().connector.requires_kv_delivery is False
