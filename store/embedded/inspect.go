@@ -63,7 +63,7 @@ func (m *Master) Inspect(id store.NamespaceID, groups []uint32, hashes []kv.Hash
 	states := make([]ChunkState, len(groups))
 	for i, g := range groups {
 		if int(g) >= len(ns.groups) {
-			return nil, fmt.Errorf("inspect: group %d of %d", g, len(ns.groups))
+			return nil, fmt.Errorf("%w: inspect group %d of %d", ErrOption, g, len(ns.groups))
 		}
 		rec, ok := m.findLocked(id, g, &hashes[i])
 		if !ok {
@@ -123,7 +123,7 @@ func (s *Service) Inspect(_ context.Context, r *storepb.InspectRequest) (*storep
 	}
 	states, err := s.master.Inspect(store.NamespaceID(r.GetNamespace()), r.GetGroups(), hashes)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	reply := &storepb.InspectReply{States: make([]byte, n)}
 	for i, state := range states {

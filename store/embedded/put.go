@@ -56,7 +56,7 @@ func (m *Master) PutStartAs(session Session, n store.Namespace, opts *PutOptions
 	for i := range items {
 		it := &items[i]
 		if int(it.Group) >= len(ns.groups) || it.Shard >= store.MaxShards || ns.groups[it.Group].complete>>it.Shard&1 == 0 {
-			return nil, fmt.Errorf("put of group %d shard %d: the namespace has no such shard", it.Group, it.Shard)
+			return nil, fmt.Errorf("%w: put of group %d shard %d; the namespace has no such shard", ErrOption, it.Group, it.Shard)
 		}
 	}
 	call := m.putCallLocked(c, n.ID, opts)

@@ -121,7 +121,7 @@ func (s *segment) writeNamespace(i int, spec *kv.NamespaceSpec) error {
 		return fmt.Errorf("encode namespace: %w", err)
 	}
 	if len(encoded) > maxNamespaceSpec {
-		return fmt.Errorf("namespace description of %d bytes, at most %d fit", len(encoded), maxNamespaceSpec)
+		return fmt.Errorf("%w: namespace description of %d bytes, at most %d fit", ErrOption, len(encoded), maxNamespaceSpec)
 	}
 	b := s.mem[s.namespacesAt+uint64(i)*namespaceBytes:][:namespaceBytes]
 	copy(b[4:], encoded)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"maps"
 	"time"
 
@@ -31,11 +30,14 @@ func NewService(m *Master, more ...func() map[string]uint64) *Service {
 	return &Service{master: m, more: more}
 }
 
-// rpcError gives an error the code that the client branches on.
-func rpcError(err error) error {
+// rpcError gives an error the code that the client branches on. One that is not
+// foreseen is a fault of ours, and is logged.
+func (s *Service) rpcError(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, ErrOption):
+		return status.Error(codes.InvalidArgument, err.Error())
 	case errors.Is(err, store.ErrStaleNamespace):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, ErrUnknownClient):
@@ -45,7 +47,8 @@ func rpcError(err error) error {
 	case errors.Is(err, ErrTooManyNamespaces):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	}
-	return status.Error(codes.InvalidArgument, err.Error())
+	s.master.opts.Log.Error("a call of a store client failed", "error", err)
+	return status.Error(codes.Internal, err.Error())
 }
 
 func sessionOf(s *storepb.Session) Session {
@@ -81,11 +84,14 @@ func (s *Service) OpenNamespace(_ context.Context, r *storepb.OpenNamespaceReque
 	}
 	spec := new(kv.NamespaceSpec)
 	if err := json.Unmarshal(r.GetSpec(), spec); err != nil {
-		return nil, rpcError(fmt.Errorf("namespace: %w", err))
+		return nil, status.Errorf(codes.InvalidArgument, "namespace: %v", err)
+	}
+	if err := spec.Validate(); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "namespace: %v", err)
 	}
 	ns, err := s.master.OpenNamespace(spec)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	return &storepb.OpenNamespaceReply{Namespace: &storepb.Namespace{Id: uint32(ns.ID), ResetEpoch: ns.ResetEpoch}}, nil
 }
@@ -109,7 +115,7 @@ func (s *Service) PutStart(_ context.Context, r *storepb.PutStartRequest) (*stor
 	}
 	grants, err := s.master.PutStartAs(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), opts, items)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	reply := &storepb.PutStartReply{Statuses: make([]byte, n)}
 	for i, g := range grants {
@@ -153,7 +159,7 @@ func (s *Service) PutEnd(_ context.Context, r *storepb.PutEndRequest) (*storepb.
 	}
 	published, err := s.master.PutEnd(sessionOf(r.GetSession()), commits)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	reply := &storepb.PutEndReply{Published: make([]byte, len(published))}
 	for i, ok := range published {
@@ -166,7 +172,7 @@ func (s *Service) PutEnd(_ context.Context, r *storepb.PutEndRequest) (*storepb.
 
 // PutRevoke implements storepb.StoreServer.
 func (s *Service) PutRevoke(_ context.Context, r *storepb.PutRevokeRequest) (*storepb.PutRevokeReply, error) {
-	return &storepb.PutRevokeReply{}, rpcError(s.master.PutRevoke(sessionOf(r.GetSession()), r.GetTickets()))
+	return &storepb.PutRevokeReply{}, s.rpcError(s.master.PutRevoke(sessionOf(r.GetSession()), r.GetTickets()))
 }
 
 // Get implements storepb.StoreServer.
@@ -182,7 +188,7 @@ func (s *Service) Get(_ context.Context, r *storepb.GetRequest) (*storepb.GetRep
 	lease := store.Lease{Engine: r.GetLeaseEngine(), Request: r.GetLeaseRequest()}
 	results, err := s.master.Get(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), lease, items)
 	if err != nil {
-		return nil, rpcError(err)
+		return nil, s.rpcError(err)
 	}
 	reply := &storepb.GetReply{Statuses: make([]byte, n)}
 	for i, g := range results {
@@ -201,7 +207,7 @@ func (s *Service) Get(_ context.Context, r *storepb.GetRequest) (*storepb.GetRep
 
 // Release implements storepb.StoreServer.
 func (s *Service) Release(_ context.Context, r *storepb.ReleaseRequest) (*storepb.ReleaseReply, error) {
-	return &storepb.ReleaseReply{}, rpcError(s.master.Release(sessionOf(r.GetSession()), r.GetRefs()))
+	return &storepb.ReleaseReply{}, s.rpcError(s.master.Release(sessionOf(r.GetSession()), r.GetRefs()))
 }
 
 // ReportFailed implements storepb.StoreServer.
@@ -215,7 +221,7 @@ func (s *Service) ReportFailed(_ context.Context, r *storepb.ReportFailedRequest
 		chunks[i] = store.FailedChunk{Group: r.GetGroups()[i], Hash: hashAt(r.GetHashes(), i), Corrupt: r.GetCorrupt()[i] != 0}
 	}
 	err = s.master.ReportFailed(sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), chunks)
-	return &storepb.ReportFailedReply{}, rpcError(err)
+	return &storepb.ReportFailedReply{}, s.rpcError(err)
 }
 
 // Stats implements storepb.StoreServer.
