@@ -114,7 +114,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	$(MAKE) --no-print-directory test-chaos CHAOS=10m SEED=0
 	go test -count=1 -race -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=5m -metamorphic.first=0
-	go test -count=1 -timeout 60m -run '^TestMetamorphicTier' ./store/embedded -metamorphic.tier -metamorphic.for=5m -metamorphic.first=0
+	go test -count=1 -timeout 60m -run '^TestMetamorphicTier' ./store/embedded -metamorphic.for=20m -metamorphic.first=0
 	go test -count=1 -tags mutants -timeout 120m -run '^TestMutants$$' ./store/embedded
 	scripts/fuzz.sh 60s
 	$(MAKE) --no-print-directory test-wheel-root

@@ -20,7 +20,6 @@ import (
 //	go test ./store/embedded -tags mutants -run TestMutants               # can it fail?
 var (
 	metamorphicFor  = flag.Duration("metamorphic.for", 3*time.Second, "how long random runs are made")
-	metamorphicTier = flag.Bool("metamorphic.tier", false, "also make random runs with a disk tier, in which a removal is not yet durable in all cases")
 	metamorphicSeed = flag.Uint64("metamorphic.seed", 0, "make the run of this seed only, and print its operations")
 	// A change is judged by runs that were green before it; nightly runs are new ones.
 	metamorphicFirst = flag.Uint64("metamorphic.first", 1, "the first run's seed, of which the others follow; 0: one that is drawn")

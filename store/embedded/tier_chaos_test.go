@@ -19,6 +19,9 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/disk/disktest"
 )
 
+// tierShare is the part of the time for random runs that those with a disk take.
+const tierShare = 4
+
 // tierStepsPerRun is enough for several crashes and for disk and memory to be
 // written over.
 const tierStepsPerRun = 120
@@ -32,16 +35,13 @@ func TestMetamorphicTier(t *testing.T) {
 		runMetamorphicTier(t, *metamorphicSeed, map[string]int{})
 		return
 	}
-	if !*metamorphicTier {
-		t.Skip("known to find removals that a failing disk forgets (docs/operations.md); run it with -metamorphic.tier")
-	}
 	seen := map[string]int{}
 	runs, first := 0, firstSeed()
-	for end := time.Now().Add(*metamorphicFor); time.Now().Before(end) && !t.Failed(); runs++ {
+	for end := time.Now().Add(*metamorphicFor / tierShare); time.Now().Before(end) && !t.Failed(); runs++ {
 		runMetamorphicTier(t, first+uint64(runs), seen)
 	}
 	t.Logf("%d runs from seed %d: %v", runs, first, seen)
-	for _, event := range []string{"from disk", "killed", "lost", "reset", "removed"} {
+	for _, event := range []string{"from disk", "killed", "lost", "reset", "removed", "removed a tag", "removed a namespace", "removed a chain"} {
 		if runs >= 300 && seen[event] == 0 {
 			t.Errorf("%d runs have never seen %q", runs, event)
 		}
@@ -74,6 +74,7 @@ type tierRun struct {
 	// generation, by namespace, differs for all that is stored after a reset.
 	generation []uint64
 	log        []string
+	latest     int // the chunk that the latest put began with
 }
 
 const tierChunks = 90
@@ -82,7 +83,7 @@ func runMetamorphicTier(t *testing.T, seed uint64, seen map[string]int) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &tierRun{
 			t: t, rng: rand.New(rand.NewPCG(seed, 2)), seen: seen, dir: &disktest.Dir{}, generation: []uint64{1, 1},
-			w: newWorld(t, 4<<20), specs: []*kv.NamespaceSpec{testSpec("small", 8<<10, 2), testSpec("large", 60<<10, 1)},
+			w: newWorld(t, 4<<20), specs: []*kv.NamespaceSpec{testSpec("small", 8<<10, 2), testSpec("large", 120<<10, 1)},
 		}
 		for range r.specs {
 			chunks := map[int]*tierChunk{}
@@ -109,8 +110,13 @@ func runMetamorphicTier(t *testing.T, seed uint64, seen map[string]int) {
 	})
 }
 
-// mount gives the master a tier, and opens a session.
+// mount gives the master a tier that is in service, and opens a session.
 func (r *tierRun) mount() {
+	r.open()
+	synctest.Wait()
+}
+
+func (r *tierRun) open() {
 	tier, err := disk.New(r.dir, disk.Options{Bytes: disk.MinBytes, RegionBytes: 4 << 20, BufferBytes: 256 << 10, QueueBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		r.t.Fatal(err)
@@ -120,7 +126,6 @@ func (r *tierRun) mount() {
 	go func() { r.done <- tier.Run(ctx) }()
 	r.w.now = time.Now()
 	r.w.m.SetTier(tier)
-	synctest.Wait()
 	r.number++
 	r.s = r.w.open(1, r.number, 100, Declaration{})
 }
@@ -141,31 +146,31 @@ func (r *tierRun) step() {
 	r.w.m.Tick()
 	which := r.rng.IntN(len(r.specs))
 	ns := r.w.namespace(r.specs[which])
-	switch n := r.rng.IntN(30); {
-	case n < 12:
+	switch n := r.rng.IntN(60); {
+	case n < 26:
 		r.put(which, ns, 1+r.rng.IntN(12))
 		if r.rng.IntN(3) > 0 {
 			synctest.Wait() // the disk keeps up
 		}
-	case n < 18:
+	case n < 38:
 		for range 6 {
 			r.load(which, ns, r.rng.IntN(tierChunks))
 		}
-	case n < 20:
+	case n < 41:
 		r.report(which, ns)
-	case n < 21:
+	case n < 42:
 		r.reset(which, ns)
-	case n < 22:
+	case n < 47:
 		r.remove(which, ns)
-	case n < 24:
+	case n < 49:
 		if _, err := r.w.m.Evict(EvictLimit{Chunks: 1 + r.rng.IntN(20)}); err != nil {
 			r.t.Fatal(err)
 		}
 		r.note("evict")
-	case n < 26:
+	case n < 53:
 		time.Sleep(time.Duration(r.rng.IntN(20)) * time.Second)
 		r.note("pause")
-	case n < 28:
+	case n < 57:
 		r.trouble()
 	default:
 		r.kill()
@@ -183,7 +188,8 @@ func (r *tierRun) fill(b []byte, which, chunk int, shard uint32, generation uint
 // put stores whole chunks; what finds no room is given back.
 func (r *tierRun) put(which int, ns store.Namespace, n int) {
 	first, shards := r.rng.IntN(tierChunks), r.specs[which].Groups[0].Shards
-	opts := &PutOptions{SaltTag: []string{"", "red"}[r.rng.IntN(2)]}
+	r.latest = first
+	opts := &PutOptions{}
 	expires := time.Time{}
 	if r.rng.IntN(4) == 0 {
 		opts.TTL = time.Duration(1+r.rng.IntN(60)) * time.Second
@@ -194,6 +200,7 @@ func (r *tierRun) put(which int, ns store.Namespace, n int) {
 		for shard := range items {
 			items[shard] = store.PutItem{Hash: testHash(i), Shard: uint32(shard), Depth: uint32(i), Parent: testHash(i - 1)}
 		}
+		opts.SaltTag = tagOf(i)
 		grants, err := r.w.m.PutStartAs(r.s, ns, opts, items)
 		if err != nil {
 			r.t.Fatal(err)
@@ -381,24 +388,6 @@ func (c *tierChunk) forgotten() {
 	c.content = nil
 }
 
-// remove removes some chunks by their hashes.
-func (r *tierRun) remove(which int, ns store.Namespace) {
-	scope := Scope{Namespace: &ns.ID}
-	first := r.rng.IntN(tierChunks - 10)
-	for n := first; n < first+10; n++ {
-		scope.Hashes = append(scope.Hashes, testHash(n))
-	}
-	r.note("remove %d/%d and on", which, first)
-	_, err := r.w.m.Remove(r.t.Context(), scope)
-	if err != nil && !errors.Is(err, disk.ErrUncertain) {
-		r.t.Fatal(err)
-	}
-	r.saw("removed")
-	for n := first; n < first+10; n++ {
-		r.dropped(r.chunks[which][n], err)
-	}
-}
-
 // trouble gives the disk faults for a while, or takes them away.
 func (r *tierRun) trouble() {
 	kind := r.rng.IntN(6)
@@ -462,5 +451,19 @@ func (r *tierRun) kill() {
 			c.content, c.again = append(c.content, c.again...), nil
 		}
 	}
-	r.mount()
+	// Now and then it is asked for something before it knows what it has.
+	early := r.rng.IntN(4) == 0
+	if early {
+		hang := time.Duration(1+r.rng.IntN(100)) * time.Millisecond
+		r.dir.SetFault(func(disktest.Call) disktest.Fault { return disktest.Fault{Hang: hang} })
+	}
+	r.open()
+	if early {
+		time.Sleep(time.Duration(r.rng.IntN(500)) * time.Millisecond)
+		r.saw("removed early")
+		which := r.rng.IntN(len(r.specs))
+		r.remove(which, r.w.namespace(r.specs[which]))
+		r.dir.SetFault(nil)
+	}
+	synctest.Wait()
 }
