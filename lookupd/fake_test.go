@@ -27,15 +27,16 @@ const patience = 30 * time.Second
 
 // fakeCatalog is a set of chunks by namespace.
 type fakeCatalog struct {
-	mu       sync.Mutex
-	digests  [][32]byte
-	chunks   map[store.NamespaceID]map[store.ChunkKey]kv.Existence
-	leases   map[store.Lease][]store.ChunkKey
-	views    int // open ones
-	fault    any // Exists panics with it
-	resetErr error
-	openErr  error
-	granting chan struct{} // if not nil, Grant takes one first
+	mu         sync.Mutex
+	digests    [][32]byte
+	chunks     map[store.NamespaceID]map[store.ChunkKey]kv.Existence
+	leases     map[store.Lease][]store.ChunkKey
+	views      int // open ones
+	fault      any // Exists panics with it
+	resetErr   error
+	openErr    error
+	granting   chan struct{} // if not nil, Grant takes one first
+	grantFault any           // Grant panics with it
 }
 
 func newFakeCatalog() *fakeCatalog {
@@ -94,6 +95,9 @@ func (c *fakeCatalog) Grant(_ store.NamespaceID, holder store.Lease, chunks []st
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.grantFault != nil {
+		panic(c.grantFault)
+	}
 	if c.views != 0 {
 		panic("Grant under an open view deadlocks a real catalog")
 	}

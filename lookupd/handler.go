@@ -177,13 +177,14 @@ func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
 // finish grants the lease that the last answer owes, and shows the sampler what
 // was looked up.
 //
-// REQUIRES: the frames of that request are as they were.
+// REQUIRES: the frames of that request are as they were. The answer may not have
+// been sent yet: it stays as it is.
 func (h *handler) finish() {
 	owed, shown := h.due.owed, h.due.shown
 	h.due.owed, h.due.shown = false, kv.HashBlob{}
 	defer func() {
 		if fault := recover(); fault != nil {
-			h.panicked(fault)
+			h.complain(fault)
 		}
 	}()
 	h.sampling.note(shown)
@@ -191,7 +192,7 @@ func (h *handler) finish() {
 		return
 	}
 	if err := h.grant(&h.due.request, &h.due.found); err != nil {
-		h.fail(ReasonUnservable, err)
+		h.count(ReasonUnservable, err)
 	}
 }
 
@@ -206,8 +207,14 @@ func (h *handler) release(ids [][]byte) {
 
 // panicked reports our own fault and returns the answer to the request.
 func (h *handler) panicked(fault any) [][]byte {
+	h.complain(fault)
+	return h.status(wire.Failed)
+}
+
+// complain reports our own fault.
+func (h *handler) complain(fault any) {
 	h.log.Error("BUG: a lookup has panicked", "engine", h.engine.name, "panic", fault, "stack", string(debug.Stack()))
-	return h.fail(ReasonPanic, nil)
+	h.count(ReasonPanic, nil)
 }
 
 // grant leases the chunks that a load of the hit will fetch.
@@ -241,11 +248,15 @@ func (h *handler) grant(r *wire.Request, found *coordinator.Lookup) error {
 // fail counts and answers what could not be done. For a lookup the answer means
 // a hit of 0.
 func (h *handler) fail(reason Reason, err error) [][]byte {
+	h.count(reason, err)
+	return h.status(wire.Failed)
+}
+
+func (h *handler) count(reason Reason, err error) {
 	h.counters.errors[reason].Add(1)
 	if err != nil {
 		h.log.Debug("lookup request refused", "engine", h.engine.name, "reason", reason.String(), "error", err)
 	}
-	return h.status(wire.Failed)
 }
 
 func (h *handler) status(code byte) [][]byte {

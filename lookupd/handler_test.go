@@ -212,6 +212,20 @@ func TestPanicCostsOneAnswer(t *testing.T) {
 	}
 }
 
+// TestFaultBehindTheAnswerLeavesIt: what goes wrong after a lookup was answered is
+// counted, and the answer is the one it was.
+func TestFaultBehindTheAnswerLeavesIt(t *testing.T) {
+	n := newNode(t, nil)
+	n.register("e1", "m", "/l/one")
+	blob := prefix(1, 2)
+	n.store(0, blob, 0, 2, kv.Present)
+	n.catalog.grantFault = "broken"
+	n.wantHit("/l/one", wire.EncodeLookup2(100, 16, blob, "r", 1), 32)
+	if got := n.server.Stats().Total.Errors[ReasonPanic]; got != 1 {
+		t.Errorf("%d panics are counted, want 1", got)
+	}
+}
+
 func TestCountersOutliveTheirEngine(t *testing.T) {
 	n := newNode(t, nil)
 	p := n.register("e1", "m", "/l/one")

@@ -65,7 +65,8 @@ func prepare(ctx context.Context, master *embedded.Master, sup *supervision, bea
 			ready = true
 			sup.Ready("allocating memory for the store")
 		}
-		master.Reap() // a large store takes a while
+		master.Reap() // a large store takes a while, in which chunks expire, too
+		tick(master, beat)
 	}
 	if ctx.Err() != nil {
 		return

@@ -188,7 +188,8 @@ func (h *Hazard) worst(classes uint64, inUse func(uint32) bool) uint32 {
 	for left := classes & h.used; left != 0; left &= left - 1 {
 		a := h.lists[bits.TrailingZeros64(left)]
 		empty := true // so far
-		for rank := a.cursor; rank < places && rank <= bestRank; rank++ {
+		rank := a.cursor
+		for ; rank < places && rank <= bestRank; rank++ {
 			r, some := a.oldest(h.links, int(h.learn.order[rank]), h.clock.slot, inUse)
 			if some && empty {
 				a.cursor, empty = rank, false
@@ -200,6 +201,9 @@ func (h *Hazard) worst(classes uint64, inUse func(uint32) bool) uint32 {
 				best, bestRank = r, rank
 			}
 			break
+		}
+		if empty {
+			a.cursor = rank // none was found so far: a class without chunks is not walked again
 		}
 	}
 	return best

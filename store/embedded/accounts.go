@@ -1,5 +1,7 @@
 package embedded
 
+import "slices"
+
 // account is what an owner has in memory, and may have.
 type account struct {
 	chunks  int    // records with at least one shard
@@ -29,6 +31,12 @@ type accounts struct {
 
 func newAccounts(namespaces, tags int) accounts {
 	return accounts{namespaces: make([]account, namespaces), tags: make([]account, tags)}
+}
+
+// quotas tells whether an owner has one.
+func (a *accounts) quotas() bool {
+	has := func(x account) bool { return x.quota > 0 }
+	return slices.ContainsFunc(a.namespaces, has) || slices.ContainsFunc(a.tags, has)
 }
 
 // each calls do for both accounts of an owner.

@@ -2,12 +2,11 @@ package embedded
 
 import "github.com/mooncake-sidecar/sidecar/internal/evict"
 
-// chunkKind is what a victim may be asked by: the size of its slots, who owns
-// it, and whether it is pinned softly.
+// chunkKind is what the policy may be asked for a victim of: the size of its
+// slots, and whether it is pinned softly. Owners with quotas have an order of
+// their own, see ownerOrder.
 type chunkKind struct {
 	slotBytes uint32
-	namespace uint16
-	tag       uint16
 	soft      bool
 }
 
@@ -15,30 +14,54 @@ type chunkKind struct {
 // victim of it must be looked at.
 const sharedClass = evict.MaxClasses - 1
 
-// classTable numbers kinds for the policy, in the order in which they come, and
-// knows which numbers a question means. A kind keeps its number: there are as
-// many as slot sizes times owners, which are few; a store of many tenants has
-// most of them in the shared class.
+// classTable numbers the kinds that the policy has chunks of, and knows which
+// numbers a question means.
 type classTable struct {
 	byKind map[chunkKind]uint8
-	kinds  []chunkKind // by class, without the shared one
+	// kinds and chunks are by class. The number of a kind without chunks may become
+	// another's.
+	kinds  []chunkKind
+	chunks [evict.MaxClasses]int
 }
 
 func newClassTable() classTable { return classTable{byKind: map[chunkKind]uint8{}} }
 
-// class returns the number of a kind.
-func (t *classTable) class(k chunkKind) uint8 {
+// enter counts a chunk of a kind and returns the kind's number.
+func (t *classTable) enter(k chunkKind) uint8 {
+	c := t.class(k)
+	t.chunks[c]++
+	return c
+}
+
+// leave takes back an enter of the kind, with the number that it had.
+func (t *classTable) leave(k chunkKind) {
 	c, known := t.byKind[k]
-	if known {
+	if !known || t.chunks[c] == 0 {
+		c = sharedClass // it came when no other was left
+	}
+	t.chunks[c]--
+}
+
+func (t *classTable) class(k chunkKind) uint8 {
+	if c, known := t.byKind[k]; known {
 		return c
 	}
-	if len(t.kinds) == sharedClass {
-		return sharedClass
+	if len(t.kinds) < sharedClass {
+		t.byKind[k] = uint8(len(t.kinds))
+		t.kinds = append(t.kinds, k)
+		return t.byKind[k]
 	}
-	c = uint8(len(t.kinds))
-	t.byKind[k] = c
-	t.kinds = append(t.kinds, k)
-	return c
+	if t.chunks[sharedClass] > 0 {
+		return sharedClass // of which this kind may have chunks
+	}
+	for c := range t.kinds {
+		if t.chunks[c] == 0 {
+			delete(t.byKind, t.kinds[c])
+			t.byKind[k], t.kinds[c] = uint8(c), k
+			return uint8(c)
+		}
+	}
+	return sharedClass
 }
 
 // among returns the classes that have chunks of which match may be true. Every
@@ -46,11 +69,11 @@ func (t *classTable) class(k chunkKind) uint8 {
 func (t *classTable) among(match func(*chunkKind) bool) uint64 {
 	var classes uint64
 	for c := range t.kinds {
-		if match(&t.kinds[c]) {
+		if t.chunks[c] > 0 && match(&t.kinds[c]) {
 			classes |= 1 << c
 		}
 	}
-	if len(t.kinds) == sharedClass {
+	if t.chunks[sharedClass] > 0 {
 		classes |= 1 << sharedClass
 	}
 	return classes

@@ -168,7 +168,7 @@ func (m *Master) Reap() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.reapLocked()
-	m.expireLeasesLocked()
+	m.expireLeasesLocked() // Tick sees to the rest
 }
 
 func (m *Master) reapLocked() {

@@ -26,9 +26,12 @@ func (m *Master) compactLocked() bool {
 		}
 		emptiest := m.alloc.emptiest(c)
 		for _, id := range emptiest[:min(tries, len(emptiest))] {
-			if before := m.stats.SlotsMoved; m.idleRunLocked(id) {
+			before := m.stats.SlotsMoved
+			if m.idleRunLocked(id) {
 				m.vacateLocked(id, moveAtOnce, false)
-				return m.stats.SlotsMoved > before
+			}
+			if m.stats.SlotsMoved > before {
+				return true
 			}
 		}
 	}
@@ -95,7 +98,8 @@ func (m *Master) slotsByUseLocked(id uint32) (slots []uint32, mean time.Duration
 }
 
 // placeForLocked tells whether a slot of the size is free outside of runs that
-// are held. With evict it drops a chunk that was used longer ago for one.
+// are held. With evict it drops the policy's next of the size for one, until that
+// is one that was used later than the chunk itself: then that one was the last.
 func (m *Master) placeForLocked(rec, slotBytes uint32, evict bool) bool {
 	c := m.alloc.classes[slotBytes]
 	// Some of the coldest may be in the held run itself; they have to go anyway.

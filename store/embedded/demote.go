@@ -202,6 +202,19 @@ func (m *Master) staysLocked(rec uint32) bool {
 	return m.live[rec].inUse() || flags&(flagSoftPin|flagHardPin) != 0
 }
 
+// dropAnyLeavingLocked drops the next chunk in line of some slot size.
+func (m *Master) dropAnyLeavingLocked() bool {
+	if m.lower == nil {
+		return false
+	}
+	for size := range m.lower.leaving {
+		if m.dropLeavingLocked(size) {
+			return true
+		}
+	}
+	return false
+}
+
 // usedAwayLocked notes a use of a chunk on its way down.
 func (m *Master) usedAwayLocked(rec uint32) {
 	if mv := m.lower.moves[rec]; mv.writing {

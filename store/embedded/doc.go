@@ -36,11 +36,19 @@
 // One table (State, Event): a chunk is creating while puts are open and no shard
 // has arrived, storing with some shards, active with all, migrating while it is
 // copied elsewhere, expired when its time is up, and evicting while its slots are
-// freed. Resident chunks are evicted in the order of one policy, but not while one
+// freed and somebody still knows its record number. A reset is a new generation of
+// the namespace: its chunks are found no more from then on, and freed behind that. Resident chunks are evicted in the order of one policy, but not while one
 // of their slots is read (reference), a lookup promised them (lease), or a put of
 // theirs is open. Softly pinned ones go last; those that are pinned hard are
 // unknown to the policy, stay, and have a bounded share of the memory. Owners, a
-// namespace or a salt tag, may have quotas, which cost themselves first.
+// namespace or a salt tag, may have quotas, which cost themselves first, in an
+// order of their own (ownerOrder).
+//
+// # The lock
+//
+// Nothing holds the lock for longer than some hundred steps: calls with many items,
+// resets, removals, lowered quotas and sweeps are done in parts, and check anew at
+// each what they rely on.
 //
 // Times are seconds of the segment's own clock, which only goes forward
 // (storeClock).

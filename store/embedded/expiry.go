@@ -7,7 +7,11 @@ import (
 )
 
 // sweepRecords is how many records one Tick looks at for their time.
-const sweepRecords = 16 << 10
+const sweepRecords = 2 << 10
+
+// leasedAgain is when a chunk whose time is up and that is leased is looked at
+// again.
+const leasedAgain = 10 * time.Second
 
 // Tick does a bounded part of what is due: leases, pins and chunks whose time is
 // up, and moving chunks together. True: there is more to do at once. Call it
@@ -17,9 +21,10 @@ func (m *Master) Tick() bool {
 	defer m.mu.Unlock()
 	now := m.timeLocked()
 	m.seg.setClock(now, m.clock.last)
-	m.expireLeasesLocked()
-	more := m.sweepLocked(now)
+	_, more := m.expireLeasesLocked()
+	more = m.sweepLocked(now) || more
 	more = m.sweepStaleLocked() || more
+	more = m.keepQuotasLocked() || more
 	return m.compactLocked() || more
 }
 
@@ -77,8 +82,12 @@ func (m *Master) timeUpLocked(rec uint32, now time.Duration) uint32 {
 		m.faces.set(rec, faceHidden)
 		m.unlistLocked(&r, RemovedExpired)
 	}
-	if l.leases > 0 || l.puts > 0 {
+	switch {
+	case l.puts > 0: // it may become whole
 		return r.expires
+	case l.leases > 0:
+		// It is looked at again when the lease may be over, not at every Tick.
+		return deadline(now, leasedAgain)
 	}
 	m.dropLocked(rec, RemovedExpired)
 	return 0

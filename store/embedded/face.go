@@ -34,6 +34,12 @@ func (f faces) has(record uint32, which face) bool {
 	return word.Load()>>shift&uint32(which) != 0
 }
 
+// of returns all bits of a record.
+func (f faces) of(record uint32) face {
+	word, shift := f.at(record)
+	return face(word.Load() >> shift & (1<<faceBits - 1))
+}
+
 func (f faces) set(record uint32, which face) {
 	word, shift := f.at(record)
 	word.Or(uint32(which) << shift)

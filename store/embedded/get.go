@@ -18,23 +18,45 @@ type openRead struct {
 // the request that loads. A namespace of another segment is stale: its number
 // may be another model's here.
 func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, items []store.GetItem) ([]store.GetResult, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c, err := m.sessionLocked(session)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := m.currentNamespaceLocked(n); err != nil {
-		return nil, err
-	}
-	m.timeLocked()
-	m.renewLeaseLocked(lease)
 	results := make([]store.GetResult, len(items))
-	// Leaf first, so that the root ends as the most recently used.
-	for i := len(items) - 1; i >= 0; i-- {
-		results[i] = m.getLocked(c, n.ID, &items[i])
+	for i := range results {
+		results[i].Status = store.GetAbsent
 	}
-	m.loadMissingLocked(n.ID, items, results)
+	begun := false
+	check := func() (*client, error) {
+		c, err := m.sessionLocked(session)
+		if err == nil {
+			_, err = m.currentNamespaceLocked(n)
+		}
+		return c, err
+	}
+	err := m.inSteps(len(items), func(from, to int) error {
+		c, err := check()
+		if err != nil {
+			return err
+		}
+		if m.timeLocked(); !begun {
+			m.renewLeaseLocked(lease)
+		}
+		begun = true
+		// Leaf first, so that the root ends as the most recently used.
+		for i := len(items) - 1 - from; i >= len(items)-to; i-- {
+			results[i] = m.getLocked(c, n.ID, &items[i])
+		}
+		return nil
+	})
+	if err != nil && !begun {
+		return nil, err
+	}
+	// What was not come to, because of a reset meanwhile, is absent. The first
+	// chunk is brought up first.
+	_ = m.inSteps(len(items), func(from, to int) error {
+		_, err := check()
+		if err == nil {
+			m.loadMissingLocked(n.ID, items[from:to], results[from:to])
+		}
+		return err
+	})
 	return results, nil
 }
 
@@ -93,18 +115,18 @@ func (m *Master) slotOfLocked(r *record, shard uint32) (uint32, slotEntry, bool)
 
 // Release drops references; unknown ones are ignored.
 func (m *Master) Release(session Session, refs []uint64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c, err := m.sessionLocked(session)
-	if err != nil {
-		return err
-	}
-	for _, ref := range refs {
-		if r, ok := m.reads[ref]; ok && r.client == c.id {
-			m.releaseLocked(ref, r)
+	return m.inSteps(len(refs), func(from, to int) error {
+		c, err := m.sessionLocked(session)
+		if err != nil {
+			return err
 		}
-	}
-	return nil
+		for _, ref := range refs[from:to] {
+			if r, ok := m.reads[ref]; ok && r.client == c.id {
+				m.releaseLocked(ref, r)
+			}
+		}
+		return nil
+	})
 }
 
 func (m *Master) releaseLocked(ref uint64, r openRead) {
@@ -124,14 +146,19 @@ func (m *Master) hasGroupLocked(ns store.NamespaceID, group uint32) bool {
 
 // ReportFailed makes chunks a miss once, or drops the corrupt ones.
 func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store.FailedChunk) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, err := m.sessionLocked(session); err != nil {
-		return err
-	}
-	if _, err := m.currentNamespaceLocked(n); err != nil {
-		return err
-	}
+	return m.inSteps(len(chunks), func(from, to int) error {
+		if _, err := m.sessionLocked(session); err != nil {
+			return err
+		}
+		if _, err := m.currentNamespaceLocked(n); err != nil {
+			return err
+		}
+		m.reportLocked(n, chunks[from:to])
+		return nil
+	})
+}
+
+func (m *Master) reportLocked(n store.Namespace, chunks []store.FailedChunk) {
 	for i := range chunks {
 		if !m.hasGroupLocked(n.ID, chunks[i].Group) {
 			continue
@@ -148,5 +175,4 @@ func (m *Master) ReportFailed(session Session, n store.Namespace, chunks []store
 			m.faces.set(rec, faceMissOnce)
 		}
 	}
-	return nil
 }

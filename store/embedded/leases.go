@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"slices"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -22,42 +23,123 @@ type leaseTable struct {
 
 func newLeaseTable() leaseTable { return leaseTable{byHolder: map[store.Lease]*grantedLease{}} }
 
+const (
+	// grantStep is how many chunks are leased at a time, and bringStep how many of
+	// them are asked of the disk; in between others have the store.
+	grantStep = 512
+	bringStep = 32
+	// expireStep is how many chunks' leases are dropped at a time because they have
+	// run out, and those of one lease.
+	expireStep = 4096
+)
+
 // Grant keeps chunks from being evicted until the lease is released or ttl has
 // passed. A repeated grant replaces the holder's earlier one. Chunks are leased
 // from the first on, as long as all leases together stay within their share of
 // the memory; the rest goes without.
 func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.ChunkKey, ttl time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.releaseLeaseLocked(holder)
-	n, err := m.namespaceLocked(ns)
-	if err != nil || len(chunks) == 0 {
+	g := &granting{ns: ns, holder: holder, chunks: chunks, lease: &grantedLease{ttl: ttl}}
+	if !m.beginGrant(g) {
 		return
 	}
-	budget := uint64(float64(uint64(m.seg.prepared())*m.seg.SlabBytes) * m.opts.LeaseShare)
-	g := &grantedLease{ttl: ttl, until: m.timeLocked() + ttl}
-	var below []int // chunks that may be on the disk
-	for i := range chunks {
-		rec, ok := m.findLocked(ns, chunks[i].Group, &chunks[i].Hash)
+	for from, more := 0, true; more && from < len(chunks); from += grantStep {
+		more = m.grantSome(g, from, min(from+grantStep, len(chunks)))
+	}
+	m.touchGranted(g)
+	for step := range slices.Chunk(g.below, bringStep) {
+		if !m.bringSome(g, step) {
+			break
+		}
+	}
+	m.endGrant(g)
+}
+
+// granting is a lease that is being granted.
+//
+// INVARIANT: the lease is in the table, or others have ended it meanwhile.
+type granting struct {
+	ns     store.NamespaceID
+	holder store.Lease
+	chunks []store.ChunkKey
+	lease  *grantedLease
+	budget uint64
+	below  []int // chunks that may be on the disk
+}
+
+func (m *Master) beginGrant(g *granting) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.releaseLeaseLocked(g.holder)
+	if _, err := m.namespaceLocked(g.ns); err != nil || len(g.chunks) == 0 {
+		return false
+	}
+	g.budget = uint64(float64(uint64(m.seg.prepared())*m.seg.SlabBytes) * m.opts.LeaseShare)
+	g.lease.until = m.timeLocked() + g.lease.ttl
+	m.leases.byHolder[g.holder] = g.lease
+	return true
+}
+
+// goesOnLocked tells whether a lease is still to be had.
+func (m *Master) goesOnLocked(g *granting) bool { return m.leases.byHolder[g.holder] == g.lease }
+
+// grantSome leases the chunks from one to before another. False: there will be no
+// more.
+func (m *Master) grantSome(g *granting, from, to int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	groups := m.namespaces[g.ns].groups
+	if !m.goesOnLocked(g) {
+		return false
+	}
+	for i := from; i < to; i++ {
+		c := &g.chunks[i]
+		rec, ok := m.findLocked(g.ns, c.Group, &c.Hash)
 		if !ok || !m.live[rec].state.Whole() || m.expiredLocked(rec) || m.live[rec].leases == maxCount {
-			below = append(below, i)
+			g.below = append(g.below, i)
 			continue
 		}
 		m.live[rec].fromDisk = false
-		group := &n.groups[chunks[i].Group]
-		size := uint64(group.slotBytes) * uint64(n.spec.Groups[chunks[i].Group].Shards)
-		if m.leases.bytes+size > budget {
+		size := groups[c.Group].wholeBytes()
+		if m.leases.bytes+size > g.budget {
 			m.stats.LeasesRefused++
-			break
+			return false
 		}
-		m.leaseLocked(g, rec, size)
+		m.leaseLocked(g.lease, rec, size)
 	}
-	for i := len(g.records) - 1; i >= 0; i-- {
-		m.touchLocked(g.records[i])
+	return true
+}
+
+// touchGranted notes the use of what was leased, the leaf first.
+func (m *Master) touchGranted(g *granting) {
+	for to := len(g.lease.records); to > 0; to -= grantStep {
+		m.touchSome(g, max(to-grantStep, 0), to)
 	}
-	m.leaseBelowLocked(ns, g, chunks, below, budget)
-	if len(g.records) > 0 {
-		m.leases.byHolder[holder] = g
+}
+
+func (m *Master) touchSome(g *granting, from, to int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.goesOnLocked(g) {
+		return
+	}
+	for i := to - 1; i >= from; i-- {
+		if rec := g.lease.records[i]; m.live[rec].state.Resident() { // it may have gone meanwhile
+			m.touchLocked(rec)
+		}
+	}
+}
+
+func (m *Master) bringSome(g *granting, below []int) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.goesOnLocked(g) && m.leaseBelowLocked(g, below)
+}
+
+func (m *Master) endGrant(g *granting) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.goesOnLocked(g) && len(g.lease.records) == 0 {
+		delete(m.leases.byHolder, g.holder)
 	}
 }
 
@@ -114,16 +196,20 @@ func (m *Master) leaseLocked(g *grantedLease, rec uint32, size uint64) {
 	m.leases.bytes += size
 }
 
-// expireLeasesLocked drops the leases that have run out and tells whether there
-// were any.
-func (m *Master) expireLeasesLocked() bool {
-	now := m.timeLocked()
-	expired := false
+// expireLeasesLocked drops leases that have run out and tells whether there were
+// any, and whether there may be more.
+func (m *Master) expireLeasesLocked() (expired, more bool) {
+	now, chunks := m.timeLocked(), 0
 	for holder, g := range m.leases.byHolder {
-		if now > g.until {
-			m.releaseLeaseLocked(holder)
-			expired = true
+		if now <= g.until {
+			continue
 		}
+		if expired && chunks > expireStep {
+			return true, true
+		}
+		chunks += len(g.records)
+		m.releaseLeaseLocked(holder)
+		expired = true
 	}
-	return expired
+	return expired, false
 }

@@ -93,7 +93,9 @@ type Master struct {
 	tags      []string // salt tags by number
 	tagNumber map[string]uint16
 	books     accounts
-	pinned    uint64 // bytes of the chunks that are pinned hard
+	owned     *ownerOrder // nil before the first quota
+	quotaSet  bool        // since Tick has looked whether all are kept
+	pinned    uint64      // bytes of the chunks that are pinned hard
 	draining  bool
 	lower     *lower // the disk tier, or nil; the pointer is set before anybody is served
 

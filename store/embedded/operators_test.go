@@ -130,8 +130,8 @@ func (c *chaos) opRemove() {
 // reach adds a chunk, and those behind it in its chain as far as they are
 // there.
 func (c *chaos) reach(out map[chunkID]bool, id chunkID, chain bool) {
-	for {
-		if len(c.chunks[id].content) == 0 && c.openPuts(id) == 0 {
+	for named := true; ; named = false { // what is named need not be there itself
+		if !named && len(c.chunks[id].content) == 0 && c.openPuts(id) == 0 {
 			return
 		}
 		out[id] = true
@@ -222,7 +222,7 @@ func (c *chaos) hidden() (n int) {
 
 // opQuota bounds an owner's bytes, or lifts the bound.
 func (c *chaos) opQuota() {
-	s := c.someSpace()
+	s, guarded := c.someSpace(), c.guarded()
 	o, name := Owner{Namespace: c.spaces[s].name.ID}, spaceOwner(s)
 	if tag := one(c, chaosTags); tag != "" {
 		o, name = Owner{Tag: tag}, "tag "+tag
@@ -238,7 +238,8 @@ func (c *chaos) opQuota() {
 	if delete(c.quotas, name); bytes > 0 {
 		c.quotas[name] = bytes
 	}
-	c.compare(nil)
+	c.tick() // drops what is too much
+	c.compare(guarded)
 }
 
 // checkQuotas: whoever was granted a put has no more than the quota says.

@@ -126,6 +126,7 @@ func (m *Master) setPinLocked(rec uint32, r *record, kind PinKind, until uint32)
 	changed := flags != r.flags
 	if changed {
 		m.leavePolicyLocked(rec)
+		m.leaveOrderLocked(rec, r)
 		m.countPinLocked(r, -1)
 	}
 	m.setLifeLocked(rec, flags, until)
@@ -133,6 +134,7 @@ func (m *Master) setPinLocked(rec uint32, r *record, kind PinKind, until uint32)
 		r.flags, r.expires = flags, until
 		m.countPinLocked(r, 1)
 		m.enterPolicyLocked(rec, r)
+		m.enterOrderLocked(rec, r)
 	}
 }
 

@@ -42,30 +42,48 @@ func (m *Master) PutStartAs(session Session, n store.Namespace, opts *PutOptions
 	if err := opts.check(); err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c, err := m.sessionLocked(session)
-	if err != nil {
+	grants := make([]store.PutGrant, len(items))
+	granted := 0
+	err := m.inSteps(len(items), func(from, to int) error {
+		c, err := m.sessionLocked(session)
+		if err != nil {
+			return err
+		}
+		ns, err := m.currentNamespaceLocked(n)
+		if err != nil {
+			return err
+		}
+		if from == 0 {
+			// All are looked at before the first is granted: nobody would hear of that one.
+			if err := ns.check(items); err != nil {
+				return err
+			}
+		}
+		call := m.putCallLocked(c, n.ID, opts)
+		for ; granted < to; granted++ {
+			grants[granted] = m.grantPutLocked(call, &ns.groups[items[granted].Group], &items[granted])
+		}
+		m.demoteAheadLocked(ns.groups)
+		return nil
+	})
+	if err != nil && granted == 0 {
 		return nil, err
 	}
-	ns, err := m.currentNamespaceLocked(n)
-	if err != nil {
-		return nil, err
+	for i := range grants[granted:] { // the namespace was reset, or the session is over
+		grants[granted+i] = store.PutGrant{Status: store.PutRefused}
 	}
-	// All are looked at before the first is granted: nobody would hear of that one.
+	return grants, nil
+}
+
+// check refuses shards that the namespace does not have.
+func (ns *namespace) check(items []store.PutItem) error {
 	for i := range items {
 		it := &items[i]
 		if int(it.Group) >= len(ns.groups) || it.Shard >= store.MaxShards || ns.groups[it.Group].complete>>it.Shard&1 == 0 {
-			return nil, fmt.Errorf("%w: put of group %d shard %d; the namespace has no such shard", ErrOption, it.Group, it.Shard)
+			return fmt.Errorf("%w: put of group %d shard %d; the namespace has no such shard", ErrOption, it.Group, it.Shard)
 		}
 	}
-	call := m.putCallLocked(c, n.ID, opts)
-	grants := make([]store.PutGrant, len(items))
-	for i := range items {
-		grants[i] = m.grantPutLocked(call, &ns.groups[items[i].Group], &items[i])
-	}
-	m.demoteAheadLocked(ns.groups)
-	return grants, nil
+	return nil
 }
 
 // grantPutLocked answers one item.
@@ -163,29 +181,39 @@ func (m *Master) openRecordLocked(rec uint32, call *putCall, it *store.PutItem) 
 
 // PutEnd publishes the shards of granted puts.
 func (m *Master) PutEnd(session Session, commits []store.PutCommit) ([]bool, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c, err := m.sessionLocked(session)
-	if err != nil {
+	done := make([]bool, len(commits))
+	begun := false
+	err := m.inSteps(len(commits), func(from, to int) error {
+		c, err := m.sessionLocked(session)
+		if err != nil {
+			return err
+		}
+		begun = true
+		for i := from; i < to; i++ {
+			done[i] = m.endPutLocked(c, commits[i])
+		}
+		return nil
+	})
+	if err != nil && !begun {
 		return nil, err
 	}
-	done := make([]bool, len(commits))
-	for i, commit := range commits {
-		p := m.puts[commit.Ticket]
-		if p == nil || p.client != c.id {
-			continue
-		}
-		delete(m.puts, commit.Ticket)
-		if m.voidLocked(p) {
-			m.partPutLocked(p)
-			m.alloc.release(p.slot)
-			m.stats.PutsVoid++
-			continue
-		}
-		m.publishLocked(p, commit.Checksum)
-		done[i] = true
-	}
 	return done, nil
+}
+
+func (m *Master) endPutLocked(c *client, commit store.PutCommit) bool {
+	p := m.puts[commit.Ticket]
+	if p == nil || p.client != c.id {
+		return false
+	}
+	delete(m.puts, commit.Ticket)
+	if m.voidLocked(p) {
+		m.partPutLocked(p)
+		m.alloc.release(p.slot)
+		m.stats.PutsVoid++
+		return false
+	}
+	m.publishLocked(p, commit.Checksum)
+	return true
 }
 
 func (m *Master) publishLocked(p *openPut, checksum uint32) {
@@ -206,6 +234,7 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	if first {
 		m.books.countChunk(ownerOf(&r), 1)
 		m.enterPolicyLocked(p.record, &r)
+		m.enterOrderLocked(p.record, &r)
 	}
 	if whole {
 		m.moveTo(p.record, Completed)
@@ -219,18 +248,18 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 
 // PutRevoke gives granted places back.
 func (m *Master) PutRevoke(session Session, tickets []uint64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	c, err := m.sessionLocked(session)
-	if err != nil {
-		return err
-	}
-	for _, ticket := range tickets {
-		if p := m.puts[ticket]; p != nil && p.client == c.id {
-			m.revokeLocked(ticket, p)
+	return m.inSteps(len(tickets), func(from, to int) error {
+		c, err := m.sessionLocked(session)
+		if err != nil {
+			return err
 		}
-	}
-	return nil
+		for _, ticket := range tickets[from:to] {
+			if p := m.puts[ticket]; p != nil && p.client == c.id {
+				m.revokeLocked(ticket, p)
+			}
+		}
+		return nil
+	})
 }
 
 func (m *Master) revokeLocked(ticket uint64, p *openPut) {

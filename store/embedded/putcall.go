@@ -39,6 +39,8 @@ type putCall struct {
 	// full has the slot sizes that this call found no room for: nothing frees any
 	// under the lock, and looking is slow. overQuota is the same for the quota.
 	full, overQuota map[uint32]bool
+	// evicted counts the chunks dropped for quotas.
+	evicted int
 	// refused, if not nil, counts puts that the store does not take at present.
 	refused *uint64
 }
@@ -68,7 +70,7 @@ func (m *Master) putCallLocked(c *client, id store.NamespaceID, opts *PutOptions
 // roomLocked finds a slot for a put, or says why there is none. What was refused
 // to a known chunk tells less than for another: it was spared in the search.
 func (m *Master) roomLocked(call *putCall, o owner, g *groupInfo, known bool) (slot uint32, refusal store.PutStatus) {
-	if call.overQuota[g.slotBytes] || !m.makeRoomLocked(o, g.slotBytes) {
+	if call.overQuota[g.slotBytes] || !m.makeRoomLocked(call, o, g.slotBytes) {
 		call.overQuota[g.slotBytes] = !known
 		m.books.refuse(o, g.slotBytes)
 		m.stats.PutsOverQuota++

@@ -1,10 +1,17 @@
 package embedded
 
+// quotaStep bounds how many chunks are dropped for quotas while the lock is held.
+const quotaStep = 256
+
 // SetQuota bounds an owner's bytes; 0 lifts the bound. What the owner has too
-// much goes with its next puts.
+// much goes with its next puts, and with Tick, some chunks at a time.
 func (m *Master) SetQuota(o Owner, bytes uint64) error {
+	if bytes > 0 {
+		m.orderOwners()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.quotaSet = true
 	if o.Tag != "" {
 		i, err := m.tagLocked(o.Tag)
 		if err != nil {
@@ -23,24 +30,70 @@ func (m *Master) SetQuota(o Owner, bytes uint64) error {
 }
 
 // makeRoomLocked drops chunks of an owner that is over its quota with one more
-// slot, until it is not. False: the rest is in use or pinned.
-func (m *Master) makeRoomLocked(o owner, slotBytes uint32) bool {
-	ns, tag := &m.books.namespaces[o.namespace], &m.books.tags[o.tag]
-	ofNamespace := func(k *chunkKind) bool { return k.namespace == o.namespace }
-	ofTag := func(k *chunkKind) bool { return k.tag == o.tag }
-	return m.evictWithinLocked(ns, slotBytes, ofNamespace) && m.evictWithinLocked(tag, slotBytes, ofTag)
+// slot, until it is not. False: the rest is in use or pinned, or the call has
+// dropped as much as it may.
+func (m *Master) makeRoomLocked(call *putCall, o owner, slotBytes uint32) bool {
+	return m.evictWithinLocked(&m.books.namespaces[o.namespace], byNamespace, o.namespace, slotBytes, &call.evicted) &&
+		m.evictWithinLocked(&m.books.tags[o.tag], byTag, o.tag, slotBytes, &call.evicted)
 }
 
-func (m *Master) evictWithinLocked(a *account, slotBytes uint32, match func(*chunkKind) bool) bool {
+// evictWithinLocked drops an owner's chunks until it has room for a slot of that
+// size, 0 for none. evicted counts them.
+func (m *Master) evictWithinLocked(a *account, dimension int, number uint16, slotBytes uint32, evicted *int) bool {
 	for a.over(uint64(slotBytes)) > 0 {
-		if uint64(slotBytes) > a.quota {
-			return false // nothing would help
+		if uint64(slotBytes) > a.quota || *evicted == quotaStep {
+			return false // nothing would help, or Tick will
 		}
-		if _, ok := m.evictLocked(RemovedQuota, match); !ok {
+		if !m.evictOwnedLocked(dimension, number) {
 			return false
 		}
+		*evicted++
 	}
 	return true
+}
+
+// evictOwnedLocked drops the next chunk of an owner, one on its way down to the
+// disk or not. Softly pinned ones go last.
+func (m *Master) evictOwnedLocked(dimension int, number uint16) bool {
+	if m.owned == nil {
+		return false
+	}
+	may := func(rec uint32) bool {
+		mv := m.awayLocked(rec)
+		return !m.live[rec].inUse() && (mv == nil || !mv.writing)
+	}
+	rec, ok := m.owned.next(dimension, number, PinNone, may)
+	if !ok {
+		if expired, _ := m.expireLeasesLocked(); expired {
+			rec, ok = m.owned.next(dimension, number, PinNone, may)
+		}
+	}
+	if !ok {
+		rec, ok = m.owned.next(dimension, number, PinSoft, may)
+	}
+	if !ok {
+		return false
+	}
+	m.stats.countAge(age(m.clock.elapsed, m.lastUse[rec]))
+	m.dropLocked(rec, RemovedQuota)
+	return true
+}
+
+// keepQuotasLocked drops some of what owners have too much since a quota was set;
+// otherwise puts see to it. True: there may be more.
+func (m *Master) keepQuotasLocked() bool {
+	if !m.quotaSet {
+		return false
+	}
+	evicted := 0
+	for i := range m.books.namespaces {
+		m.evictWithinLocked(&m.books.namespaces[i], byNamespace, uint16(i), 0, &evicted)
+	}
+	for i := range m.books.tags {
+		m.evictWithinLocked(&m.books.tags[i], byTag, uint16(i), 0, &evicted)
+	}
+	m.quotaSet = evicted == quotaStep
+	return m.quotaSet
 }
 
 func (m *Master) ownerOfLocked(rec uint32) owner {

@@ -46,6 +46,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	m.checkSlabsLocked()
 	var report Recovery
 	inUse := m.recoverRecordsLocked(&report)
+	m.adoptOrderLocked()
 	for id := uint32(0); id < m.seg.prepared(); {
 		class := m.seg.slabClass(id)
 		if class == 0 {

@@ -13,10 +13,10 @@ import (
 
 // removeStep is how many records a removal looks at before it lets others have
 // the store.
-const removeStep = 32 << 10
+const removeStep = 1 << 10
 
 // evictStep is the same for chunks that are evicted by command.
-const evictStep = 1024
+const evictStep = 256
 
 // Remove drops the chunks of the scope, pinned or not, in memory and on the disk.
 // Puts that are open end void; what is being read is freed when the reader is

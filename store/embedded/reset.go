@@ -20,7 +20,7 @@ const (
 	staleStep = 1024
 	// resetSteps is how many times a reset does so before it leaves the rest to
 	// Tick.
-	resetSteps = 256
+	resetSteps = 64
 )
 
 // staleSweep goes round the records for those that were reset.

@@ -32,7 +32,7 @@ func (m *Master) recordLocked() (uint32, bool) {
 		if id, ok := m.freshRecordLocked(); ok {
 			return id, true
 		}
-		if _, ok := m.evictLocked(RemovedEvicted, anyKind); !ok {
+		if _, ok := m.evictLocked(RemovedEvicted, anyKind); !ok && !m.dropAnyLeavingLocked() {
 			return 0, false
 		}
 	}
@@ -55,6 +55,7 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 	m.dropped = age(m.clock.elapsed, m.lastUse[rec])
 	m.moveTo(rec, Dropped)
 	m.books.countChunk(ownerOf(&r), -1)
+	m.leaveOrderLocked(rec, &r)
 	m.forgetLocked(rec, &r)
 	for slot := r.slot; slot != noSlot; {
 		e, ok := m.seg.readSlot(slot)

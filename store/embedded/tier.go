@@ -108,27 +108,29 @@ func (m *Master) reportBelowLocked(ns store.NamespaceID, chunk *store.FailedChun
 }
 
 // leaseBelowLocked begins to bring up the chunks of a lease that are on the disk,
-// and leases them.
-func (m *Master) leaseBelowLocked(ns store.NamespaceID, g *grantedLease, chunks []store.ChunkKey, below []int, budget uint64) {
+// and leases them. False: the leases' share of the memory is used up.
+func (m *Master) leaseBelowLocked(g *granting, below []int) bool {
 	if m.lower == nil {
-		return
+		return false
 	}
-	n := m.namespaces[ns]
+	n := m.namespaces[g.ns]
 	for _, i := range below {
-		if int(chunks[i].Group) >= len(n.groups) {
+		c := &g.chunks[i]
+		if int(c.Group) >= len(n.groups) {
 			continue
 		}
-		size := n.groups[chunks[i].Group].wholeBytes()
-		if m.leases.bytes+size > budget {
+		size := n.groups[c.Group].wholeBytes()
+		if m.leases.bytes+size > g.budget {
 			m.stats.LeasesRefused++
-			return
+			return false
 		}
-		rec, ok := m.wantLocked(ns, &chunks[i])
+		rec, ok := m.wantLocked(g.ns, c)
 		if !ok || m.live[rec].leases == maxCount {
 			continue
 		}
-		m.leaseLocked(g, rec, size)
+		m.leaseLocked(g.lease, rec, size)
 	}
+	return true
 }
 
 // promiseShare is the part of the memory that a lookup may count on chunks of the

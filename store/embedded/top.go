@@ -54,11 +54,9 @@ func (m *Master) TopPrefixes(n int) []Prefix {
 		return cmp.Or(cmp.Compare(b.hits, a.hits), cmp.Compare(b.depth, a.depth), cmp.Compare(a.key, b.key))
 	})
 	ends = ends[:min(n, len(ends))]
-	m.mu.RLock()
-	defer m.mu.RUnlock()
 	prefixes := make([]Prefix, 0, len(ends))
 	for i := range ends {
-		if p, ok := m.prefixLocked(&ends[i]); ok {
+		if p, ok := m.prefix(&ends[i]); ok {
 			prefixes = append(prefixes, p)
 		}
 	}
@@ -78,25 +76,46 @@ func (m *Master) usedAt(used []usedChunk, at uint32) ([]usedChunk, bool) {
 	return used, end < m.fresh
 }
 
-// prefixLocked walks from a chain's end to its beginning.
-func (m *Master) prefixLocked(end *usedChunk) (Prefix, bool) {
-	if !m.live[end.rec].state.Whole() || m.keyOfLocked(end.rec) != end.key {
-		return Prefix{}, false // it went meanwhile
-	}
-	r := m.seg.peekRecord(end.rec)
-	p := Prefix{Namespace: store.NamespaceID(r.namespace), Group: uint32(r.group), Leaf: r.hash, Hits: uint64(end.hits)}
+// walkStep is how many chunks of a chain are passed at a time.
+const walkStep = 256
+
+// prefix walks from a chain's end to its beginning, a part at a time.
+func (m *Master) prefix(end *usedChunk) (Prefix, bool) {
+	var p Prefix
 	// A chain has at most its depth of predecessors, whatever the records say.
-	for rec, left := end.rec, r.depth; ; left-- {
+	left := int(end.depth) + 1
+	for at, more := end.named, true; more; left -= walkStep {
+		at, more = m.walkSome(&p, at, min(left, walkStep))
+		more = more && left > walkStep
+	}
+	p.Hits = uint64(end.hits)
+	return p, p.Chunks > 0
+}
+
+// walkSome adds up to so many chunks of a chain, from one on towards the root, and
+// returns the one behind them, if there is any.
+func (m *Master) walkSome(p *Prefix, at named, most int) (named, bool) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for range most {
+		if !m.live[at.rec].state.Whole() || m.keyOfLocked(at.rec) != at.key {
+			return named{}, false // it went meanwhile
+		}
+		r := m.seg.peekRecord(at.rec)
+		if p.Chunks == 0 {
+			p.Namespace, p.Group, p.Leaf = store.NamespaceID(r.namespace), uint32(r.group), r.hash
+		}
 		p.Chunks++
-		p.Bytes += uint64(m.live[rec].shards) * uint64(m.groupOf(&r).slotBytes)
+		p.Bytes += uint64(m.live[at.rec].shards) * uint64(m.groupOf(&r).slotBytes)
 		if r.parent == 0 {
 			p.Root = r.hash
-			return p, true
+			return named{}, false
 		}
 		parent, ok := m.table.Find(r.parent, func(id uint32) bool { return m.keyOfLocked(id) == r.parent && !m.staleLocked(id) })
-		if !ok || left == 0 || !m.live[parent].state.Whole() {
-			return p, true
+		if !ok {
+			return named{}, false
 		}
-		rec, r = parent, m.seg.peekRecord(parent)
+		at = named{parent, r.parent}
 	}
+	return at, true
 }

@@ -56,6 +56,7 @@ func (m *Master) validateBooks(t fataler, resident int) {
 	if pinned != m.pinned || dated != m.dated {
 		t.Fatalf("%d bytes pinned and %d records dated, counted %d and %d", pinned, dated, m.pinned, m.dated)
 	}
+	m.validateOrder(t)
 	if m.policy.Len() != resident-kept {
 		t.Fatalf("the policy has %d chunks of %d resident, %d of them pinned", m.policy.Len(), resident, kept)
 	}
@@ -65,5 +66,37 @@ func (m *Master) validateBooks(t fataler, resident int) {
 	}
 	if used != m.alloc.used {
 		t.Fatalf("%d bytes of slots are in use, counted %d", used, m.alloc.used)
+	}
+}
+
+// validateOrder looks whether each resident chunk is once in each of its lists.
+func (m *Master) validateOrder(t fataler) {
+	o := m.owned
+	if o == nil {
+		return
+	}
+	seen := [dimensions]map[uint32]bool{{}, {}}
+	for d := range o.ends {
+		for i, e := range o.ends[d] {
+			before := nobody
+			for rec := e.front; rec != nobody; rec = o.links[d][rec].toBack {
+				r := m.seg.peekRecord(rec)
+				number := [dimensions]uint16{r.namespace, r.saltTag}[d]
+				if !o.listed.has(rec) || seen[d][rec] || o.links[d][rec].toFront != before || int(number)*pinClasses+int(pinOf(r.flags)) != i {
+					t.Fatalf("record %d has no place in list %d of %d", rec, i, d)
+				}
+				seen[d][rec], before = true, rec
+			}
+			if e.back != before {
+				t.Fatalf("list %d of %d ends at %d, its back is %d", i, d, before, e.back)
+			}
+		}
+	}
+	for id := range m.fresh {
+		resident := m.live[id].state.Resident()
+		tagged := resident && m.ownerOfLocked(id).tag != 0
+		if resident != o.listed.has(id) || resident != seen[byNamespace][id] || tagged != seen[byTag][id] {
+			t.Fatalf("record %d is %v; in its owners' lists: %v, %v", id, m.live[id].state, seen[byNamespace][id], seen[byTag][id])
+		}
 	}
 }

@@ -11,7 +11,7 @@ func (m *Master) groupOf(r *record) *groupInfo { return &m.namespaces[r.namespac
 func ownerOf(r *record) owner { return owner{namespace: r.namespace, tag: r.saltTag} }
 
 func (m *Master) kindOf(r *record) chunkKind {
-	return chunkKind{slotBytes: m.groupOf(r).slotBytes, namespace: r.namespace, tag: r.saltTag, soft: r.flags&flagSoftPin != 0}
+	return chunkKind{slotBytes: m.groupOf(r).slotBytes, soft: r.flags&flagSoftPin != 0}
 }
 
 // wholeBytes is what all slots of a group's chunk take.
@@ -26,19 +26,22 @@ func (g *groupInfo) wholeBytes() uint64 {
 func (m *Master) enterPolicyLocked(rec uint32, r *record) {
 	m.live[rec].kept = r.flags&flagHardPin != 0
 	if !m.live[rec].kept && !m.live[rec].away {
-		m.policy.Insert(rec, evict.Chunk{Key: m.keyOfLocked(rec), Parent: r.parent, Depth: r.depth, Class: m.kinds.class(m.kindOf(r))})
+		m.policy.Insert(rec, evict.Chunk{Key: m.keyOfLocked(rec), Parent: r.parent, Depth: r.depth, Class: m.kinds.enter(m.kindOf(r))})
 	}
 }
 
 func (m *Master) leavePolicyLocked(rec uint32) {
 	if !m.live[rec].kept && !m.live[rec].away {
 		m.policy.Remove(rec)
+		r := m.seg.peekRecord(rec)
+		m.kinds.leave(m.kindOf(&r))
 	}
 }
 
 // touchLocked notes a use of a resident chunk.
 func (m *Master) touchLocked(rec uint32) {
 	m.lastUse[rec] = ticks(m.clock.elapsed)
+	m.owned.use(rec)
 	switch l := &m.live[rec]; {
 	case l.away:
 		m.usedAwayLocked(rec)
@@ -54,7 +57,7 @@ func (m *Master) victimLocked(match func(*chunkKind) bool) (uint32, bool) {
 	if rec, ok := m.victimOfLocked(false, match); ok {
 		return rec, true
 	}
-	if m.expireLeasesLocked() {
+	if expired, _ := m.expireLeasesLocked(); expired {
 		if rec, ok := m.victimOfLocked(false, match); ok {
 			return rec, true
 		}
@@ -69,7 +72,7 @@ func (m *Master) victimOfLocked(soft bool, match func(*chunkKind) bool) (uint32,
 		return 0, false
 	}
 	shared := classes>>sharedClass != 0
-	return m.policy.VictimOf(classes, func(rec uint32) bool {
+	rec, ok := m.policy.VictimOf(classes, func(rec uint32) bool {
 		if m.live[rec].inUse() {
 			return true
 		}
@@ -80,6 +83,11 @@ func (m *Master) victimOfLocked(soft bool, match func(*chunkKind) bool) (uint32,
 		k := m.kindOf(&r)
 		return !matches(&k)
 	})
+	if ok {
+		r := m.seg.peekRecord(rec)
+		m.kinds.leave(m.kindOf(&r))
+	}
+	return rec, ok
 }
 
 // evictLocked drops the next chunk to go, of those whose kind matches.

@@ -34,12 +34,12 @@ func (m *Master) View(ns store.NamespaceID) *View {
 // Exists tells whether every shard of a chunk can be loaded. A chunk whose load
 // has failed is absent to the next lookup that meets it, and only to that one.
 func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
-	rec, state, ok := v.m.find(v.ns, uint32(group), &hash)
-	if !ok || state != recActive {
+	rec, seen, ok := v.m.find(v.ns, uint32(group), &hash)
+	if !ok || seen.state != recActive {
 		return v.missing(uint32(group), &hash, ok)
 	}
-	if v.m.faces.has(rec, faceHidden|faceMissOnce) || v.missed != nil {
-		return v.disguised(rec)
+	if seen.faces != 0 || v.missed != nil {
+		return v.disguised(uint32(group), &hash, rec, seen.faces)
 	}
 	return kv.Present
 }
@@ -72,15 +72,20 @@ func (v *View) Ahead(group int, hashes kv.HashBlob, from int) int {
 }
 
 // disguised answers for a chunk that may be there and yet not for this lookup.
-func (v *View) disguised(rec uint32) kv.Existence {
+func (v *View) disguised(group uint32, hash *kv.Hash, rec uint32, faces face) kv.Existence {
 	switch {
-	case v.m.faces.has(rec, faceHidden):
+	case faces&faceHidden != 0:
 		v.misses[MissExpired]++
 		return kv.Absent
 	case slices.Contains(v.missed, rec):
 		v.misses[MissLoadFailed]++
 		return kv.Absent
-	case v.m.faces.clear(rec, faceMissOnce):
+	case faces&faceMissOnce != 0 && v.m.faces.clear(rec, faceMissOnce):
+		if now, _, ok := v.m.find(v.ns, group, hash); !ok || now != rec {
+			// It went meanwhile, and the number may be another chunk's: whose failure it
+			// was is not known, and one miss more is harmless.
+			v.m.faces.set(rec, faceMissOnce)
+		}
 		v.misses[MissLoadFailed]++
 		v.missed = append(v.missed, rec)
 		return kv.Absent
@@ -110,14 +115,24 @@ func (v *View) Close() {
 	v.missed, v.disk, v.misses = nil, promises{}, [missReasons]uint32{}
 }
 
-// find returns the record of a chunk and the state that stands in the segment.
-// It may be called with or without the lock.
-func (m *Master) find(ns store.NamespaceID, group uint32, hash *kv.Hash) (rec uint32, state uint8, ok bool) {
+// seen is what a lookup has seen of a record, at a moment when it was the chunk's.
+type seen struct {
+	state uint8 // as it stands in the segment
+	faces face
+}
+
+// find returns the record of a chunk and what is to be seen of it. It may be
+// called with or without the lock.
+func (m *Master) find(ns store.NamespaceID, group uint32, hash *kv.Hash) (rec uint32, is seen, ok bool) {
 	scope := uint64(scopeOf(uint32(ns), m.generationOf(ns), group))
-	var word uint64
 	rec, ok = m.table.Find(keyDigest(ns, group, hash), func(id uint32) bool {
-		word = m.seg.recordWord(id, wordScope)
-		return word&wordScopeMask == scope && m.seg.hasHash(id, hash)
+		word := m.seg.recordWord(id, wordScope)
+		if word&wordScopeMask != scope || !m.seg.hasHash(id, hash) {
+			return false
+		}
+		// Read here, so that the index vouches for all of it.
+		is = seen{state: stateOf(word), faces: m.faces.of(id)}
+		return true
 	})
-	return rec, stateOf(word), ok
+	return rec, is, ok
 }
