@@ -122,25 +122,31 @@ class PinLedger:
             return
         del self._jobs[job]
         every = ALL_PARTS in taken.lost
+        gone: list[int] = []
         for part, (pins, reached) in enumerate(taken.parts):
             if not every and part not in taken.lost:
                 pins.saved = max(pins.saved, reached)
-            self._let_go(pins, job)
+            self._let_go(pins, job, gone)
+        if gone:
+            self._free(gone)
 
     def drop(self, job: int) -> None:
         """The job is not sent."""
         self.acknowledge(job, self._ranks, (ALL_PARTS,))
 
-    def _let_go(self, pins: PinSet, job: int) -> None:
+    def _let_go(self, pins: PinSet, job: int, gone: list[int]) -> None:
+        """The run's job is over: what no other holds is added to ``gone``.
+
+        Last first, as vLLM frees: the shared beginning of a prefix is to be evicted last.
+        """
         pins.jobs.pop(job, None)
         oldest = next(iter(pins.jobs), None)
         while pins.leaving and (oldest is None or pins.leaving[0][0] < oldest):
-            self._free(pins.leaving.popleft()[1])
+            gone += reversed(pins.leaving.popleft()[1])
         if oldest is None:
-            held = list(pins.held)
+            gone += reversed(pins.held)
             pins.held.clear()
             pins.tables = []
-            self._free(held)
 
     def _grown(self, pins: PinSet, tables: Sequence[Sequence[int]]) -> list[int] | None:
         """The new ends of the tables, None if they changed otherwise."""
@@ -162,6 +168,6 @@ class PinLedger:
         return list(current)
 
     def _free(self, blocks: list[int]) -> None:
-        if blocks:
-            # Last first, as vLLM frees: the shared beginning of a prefix is to be evicted last.
-            self._pool.free_blocks(list(map(self._pool.blocks.__getitem__, reversed(blocks))))
+        """Give references back. A block that several runs held stands there as often."""
+        every = self._pool.blocks
+        self._pool.free_blocks([every[block] for block in blocks])

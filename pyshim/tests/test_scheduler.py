@@ -241,6 +241,21 @@ def test_a_step_is_one_job_unless_it_is_very_large(make_engine, monkeypatch):
     assert engine.used() == 0
 
 
+def test_a_block_that_two_requests_save_with_one_job_is_given_back_once_each(make_engine):
+    engine = make_engine(budget=512, seqs=8)
+    free = engine.pool.get_num_free_blocks()
+    engine.add("a", 96, max_tokens=4)
+    engine.step(acknowledge=False)
+    engine.add("b", 120, max_tokens=2)  # begins like "a"
+    engine.add("c", 130, max_tokens=2)
+    (command,) = engine.step(acknowledge=False).stores
+    tables = [part.tables[0] for part in stores([command])]
+    assert len(tables) == 2 and tables[0][:6] == tables[1][:6]
+    assert {engine.pool.blocks[block].ref_cnt for block in tables[0][:6]} == {6}  # three requests and three parts
+    engine.drain()
+    assert engine.used() == 0 and engine.pool.get_num_free_blocks() == free
+
+
 def test_jobs_hold_each_block_once(make_engine):
     engine = make_engine(budget=32)
     engine.add("a", 120, max_tokens=1)
