@@ -57,7 +57,7 @@ type StoreJob struct {
 
 // Label is what chunks are stored with, beside their bytes.
 type Label struct {
-	_msgpack struct{} `msgpack:",as_array"`
+	_msgpack struct{} `msgpack:",as_array"` //nolint:unused // read by msgpack
 	// SaltTag is a digest of the request's cache salt, empty without one.
 	SaltTag string
 	// TTLSeconds is how long the chunks live, 0: as long as the namespace's do.
