@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"hash/crc32"
 	"log/slog"
 	"strings"
@@ -51,7 +52,7 @@ func TestAnOlderFormatStartsEmpty(t *testing.T) {
 	if master.Layout().UUID == layout.UUID {
 		t.Error("the old segment was adopted")
 	}
-	for _, want := range []string{"can't be used", "format 1, this build reads 2", "store created"} {
+	for _, want := range []string{"can't be used", fmt.Sprintf("format %d, this build reads %d", embedded.FormatVersion-1, embedded.FormatVersion), "store created"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log does not say %q:\n%s", want, log.String())
 		}
