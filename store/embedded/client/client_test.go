@@ -226,6 +226,25 @@ func end(t *testing.T, c *Client, ns store.Namespace, g store.PutGrant, fill byt
 	return ok[0]
 }
 
+// TestPutsCarryTheirLife: what a put says of time and pins is the master's to keep.
+func TestPutsCarryTheirLife(t *testing.T) {
+	dir := t.TempDir()
+	d := startDaemon(t, dir, nil)
+	defer d.kill()
+	c := startClient(t, dir)
+	waitReady(t, c, true)
+	ns := open(t, c)
+	for i, opts := range []store.PutOptions{{}, {TTL: time.Hour}, {SaltTag: "t", Pin: store.PinHard}} {
+		g, err := c.PutStart(t.Context(), ns, opts, []store.PutItem{{Hash: kv.Hash{byte(1 + i)}}})
+		if err != nil || g[0].Status != store.PutGranted || !end(t, c, ns, g[0], 7) {
+			t.Fatalf("put %d: %+v, %v", i, g, err)
+		}
+	}
+	if got := d.master.Stats(); got.Expiring != 1 || got.PinnedBytes == 0 {
+		t.Errorf("%d chunks expire and %d bytes are pinned; want 1 and those of a chunk", got.Expiring, got.PinnedBytes)
+	}
+}
+
 func get(t *testing.T, c *Client, ns store.Namespace, chunk byte) store.GetResult {
 	t.Helper()
 	r, err := c.Get(t.Context(), ns, store.Lease{}, []store.GetItem{{Hash: kv.Hash{chunk}}})
