@@ -244,7 +244,9 @@ def parse(extra: Mapping[str, Any] | None) -> Settings:
         raise ValueError("preferred_segment is empty; leave the key out or name a segment")
     if values.get("enable_store_tp_lcm"):
         if "prefill_tp_sizes" not in values:
-            raise ValueError("enable_store_tp_lcm is true, but prefill_tp_sizes is not set; list the engines' sizes, like [2, 4]")
+            raise ValueError(
+                "enable_store_tp_lcm is true, but prefill_tp_sizes is not set; list the engines' sizes, like [2, 4]"
+            )
         if (shards := math.lcm(*values["prefill_tp_sizes"])) > MAX_STORE_TP:
             raise ValueError(
                 f"prefill_tp_sizes is {extra['prefill_tp_sizes']!r}, whose least common multiple is {shards}; "

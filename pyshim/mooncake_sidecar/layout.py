@@ -132,8 +132,8 @@ def _cut(runs: list[tuple[Any, Run]], views: list[Any], shards_each: int) -> lis
         shards = sharing.pieces(view, shards_each)
         if shards is None or sum(length for shard in shards for _, length in shard) != run.bytes:
             raise UnsupportedLayout(
-                f"a block of shape {tuple(view.shape[1:])} and strides {view.stride()[1:]} can't be cut into {shards_each} shards by "
-                "its KV heads; leave store_tp_size out"
+                f"a block of shape {tuple(view.shape[1:])} and strides {view.stride()[1:]} can't be cut into "
+                f"{shards_each} shards by its KV heads; leave store_tp_size out"
             )
         for number, shard in enumerate(shards):
             cut += ((storage, replace(run, offset=run.offset + at, bytes=length, shard=number)) for at, length in shard)

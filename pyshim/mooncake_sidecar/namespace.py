@@ -125,7 +125,7 @@ class Geometry:
     replication: tuple[int, ...]
     """By store group: consecutive TP ranks with identical shards."""
     cut: int = 0
-    """Consecutive shards that a rank's block is cut into for engines with other numbers of ranks; 0: it is one shard."""
+    """Shards that a rank's block is cut into for engines with other numbers of ranks; 0: it is one shard."""
 
     @property
     def held_shards(self) -> int:
@@ -261,7 +261,8 @@ def _cut(kv_cache_config: Any, ranks: Ranks, kv_heads: int, store_tp: int) -> in
     """Shards that a rank's block is cut into when ``store_tp`` are shared; 0 when none are."""
     if not store_tp:
         return 0
-    specs = [unwrap(kv_cache_config.kv_cache_groups[g].kv_cache_spec) for g in kv_cache_config.prefix_cacheable_group_ids]
+    groups = kv_cache_config.kv_cache_groups
+    specs = [unwrap(groups[group_id].kv_cache_spec) for group_id in kv_cache_config.prefix_cacheable_group_ids]
     if kv_heads == 1 or {kind_of(spec) for spec in specs} <= _REPLICATED:
         return 0  # a block is the same on every rank, however many there are
     reason = sharing.why_not(

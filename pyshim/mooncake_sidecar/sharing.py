@@ -17,7 +17,9 @@ _KINDS = {"FullAttentionSpec", "SlidingWindowSpec", "ChunkedLocalAttentionSpec"}
 _LAYOUTS = {"LBHNC", "LBNHC"}
 
 
-def why_not(specs: Sequence[Any], layout: str | None, tp: int, context_parallel: bool, kv_heads: int, shards: int) -> str:
+def why_not(
+    specs: Sequence[Any], layout: str | None, tp: int, context_parallel: bool, kv_heads: int, shards: int
+) -> str:
     """What is in the way of cutting every block of an engine into ``shards``; empty when nothing is.
 
     Args:
@@ -27,7 +29,8 @@ def why_not(specs: Sequence[Any], layout: str | None, tp: int, context_parallel:
         kv_heads: of the model.
     """
     if layout not in _LAYOUTS:
-        return f"the KV-cache layout is {layout}, and only {' and '.join(sorted(_LAYOUTS))} keep a head apart in a block"
+        known = " and ".join(sorted(_LAYOUTS))
+        return f"the KV-cache layout is {layout}, and only {known} keep a head apart in a block"
     if context_parallel:
         return "context parallelism divides tokens among the ranks"
     if shards % tp:
@@ -39,7 +42,7 @@ def why_not(specs: Sequence[Any], layout: str | None, tp: int, context_parallel:
         if name not in _KINDS:
             return f"the model has a KV cache of kind {name}, which is not divided by KV heads"
         if spec.num_kv_heads != kv_heads // tp or spec.num_heads != spec.num_kv_heads:
-            return f"a rank's block has {spec.num_heads} slots for {spec.num_kv_heads} of the model's {kv_heads} KV heads"
+            return f"a rank's block has {spec.num_heads} slots for {spec.num_kv_heads} of {kv_heads} KV heads"
     return ""
 
 

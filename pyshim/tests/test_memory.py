@@ -266,7 +266,8 @@ def test_what_makes_bytes_different_makes_the_namespace_different():
     other = engine_config()
     other.attention_config = SimpleNamespace(backend=SimpleNamespace(name="FLASHINFER"), backend_per_kind={})
     assert build(other, kv).spec.layout == "LBHNC/rank_local/FLASHINFER" != base.layout
-    other.attention_config = SimpleNamespace(backend=None, backend_per_kind={"mla_attention": SimpleNamespace(name="X")})
+    by_kind = {"mla_attention": SimpleNamespace(name="X")}
+    other.attention_config = SimpleNamespace(backend=None, backend_per_kind=by_kind)
     assert build(other, kv).spec.layout == "LBHNC/rank_local/mla_attention=X"
     assert build(engine_config(), kv).spec == base
 

@@ -1,7 +1,7 @@
 """Which rank stores what, for any parallel sizes: the in-tree connector's threads say what is right.
 
 Every rank's in-tree sending and receiving thread runs over a store that only notes keys. Our shares must name the same
-writers and readers, with one shard number for each of the in-tree connector's key prefixes, and none that nobody writes.
+writers and readers, with one shard for each of the in-tree connector's key prefixes, and none that nobody writes.
 """
 
 import random

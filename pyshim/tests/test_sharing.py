@@ -119,8 +119,8 @@ def test_pieces_are_where_the_in_tree_connector_has_them(layout, tp):
         ours = read(memory.segments, memory.regions, block)
         for local in range(SHARDS // tp):
             at = theirs._shard_addr_bases[local] + block * theirs._shard_block_strides[local]
-            want = b"".join(ctypes.string_at(int(a), int(n)) for a, n in zip(at, theirs._shard_sizes[local], strict=True))
-            assert ours[local] == want
+            lengths = theirs._shard_sizes[local]
+            assert ours[local] == b"".join(ctypes.string_at(int(a), int(n)) for a, n in zip(at, lengths, strict=True))
 
 
 def test_pieces_one_behind_the_other_are_one():
