@@ -9,7 +9,7 @@ package disk
 func (t *Tier) enterLocked(h *recordHeader, p place) bool {
 	key := keyOf(&h.Key)
 	if old, known := t.catalog.find(key); known {
-		t.catalog.remove(old) // void, expired, or older
+		t.catalog.remove(old) // void
 	}
 	for t.catalog.full() {
 		id, ok := t.log.policy.Victim(func(id uint32) bool { return t.log.regions[id].readers > 0 || id == p.region })

@@ -480,3 +480,45 @@ func TestLinksOfATierThatStarts(t *testing.T) {
 		r.end()
 	})
 }
+
+// TestHandedOverWhileItsRegionCloses: a chunk whose region is about to be written
+// over is taken again, and of its two records the old one is void.
+func TestHandedOverWhileItsRegionCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := &disktest.Dir{}
+		r := start(t, dir, testOptions())
+		for i := range 24 {
+			r.mustPut(i, 1, 2<<20)
+		}
+		hold, fails := make(chan struct{}), true
+		dir.SetFault(func(c disktest.Call) disktest.Fault {
+			if c.Op == disktest.Write && c.Offset == regions(0) && fails {
+				<-hold
+				fails = false
+				return disktest.Fault{Err: syscall.EIO} // and the region stays as it is
+			}
+			return disktest.Fault{}
+		})
+		begun, again := make(chan error, 1), make(chan error, 1)
+		go func() { begun <- r.put(24, 1, 2<<20) }()
+		synctest.Wait()
+		go func() { again <- r.put(0, 1, 2<<20) }()
+		synctest.Wait()
+		close(hold)
+		if err := <-begun; !errors.Is(err, syscall.EIO) {
+			t.Fatalf("the first of a region: %v", err)
+		}
+		if err := <-again; err != nil {
+			t.Fatalf("the chunk again: %v", err)
+		}
+		r.mustGet(0, 1, 2<<20)
+		r.Forget(keyFor(0))
+		r.mustSettle()
+		killed := dir.Clone()
+		r.end()
+		r = start(t, killed, testOptions())
+		r.mustMiss(0)
+		r.mustGet(23, 1, 2<<20)
+		r.end()
+	})
+}

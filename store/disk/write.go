@@ -24,7 +24,7 @@ type demotion struct {
 func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d := &demotion{chunk: chunk, key: keyOf(&chunk.Key), source: source, done: done, birth: t.removed.count}
+	d := &demotion{chunk: chunk, key: keyOf(&chunk.Key), source: source, done: done}
 	bytes := uint64(chunk.payloadBytes())
 	switch {
 	case !t.usableLocked() || t.opts.Now().Before(t.fullUntil) || t.heldLocked(&chunk):
@@ -33,14 +33,15 @@ func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
 	case !t.fitsLocked(&chunk, source):
 		t.stats.Refused[RefusedSize]++
 		return false
-	// Of two records of a chunk one would be in no catalog.
-	case t.thereLocked(d.key):
+	case t.staysLocked(d.key):
 		return false
 	// One chunk is always taken, however long.
 	case t.queuedBytes > 0 && t.queuedBytes+bytes > t.opts.QueueBytes || t.queued[d.key] != nil:
 		t.stats.Refused[RefusedQueue]++
 		return false
 	}
+	t.replaceLocked(d.key)
+	d.birth = t.removed.count
 	select {
 	case t.demotions <- d:
 	default:
@@ -52,9 +53,19 @@ func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
 	return true
 }
 
-func (t *Tier) thereLocked(key [2]uint64) bool {
+// staysLocked tells whether a chunk is there, and not about to be written over.
+func (t *Tier) staysLocked(key [2]uint64) bool {
 	id, known := t.catalog.find(key)
-	return known && t.countsLocked(&t.catalog.entries[id])
+	return known && t.catalog.entries[id].region != t.log.closing && t.countsLocked(&t.catalog.entries[id])
+}
+
+// replaceLocked voids the record of a chunk that will have a new one: of two one
+// would be in no catalog.
+func (t *Tier) replaceLocked(key [2]uint64) {
+	if id, known := t.catalog.find(key); known {
+		t.catalog.remove(id)
+		t.voidLocked(key)
+	}
 }
 
 // CanDemote tells whether a chunk of so many bytes would be taken now.

@@ -23,41 +23,50 @@ type mutant struct {
 	old, new string
 }
 
-// TestMutants shows that TestMetamorphic can fail: each of the mistakes below is
-// made in a copy of the source, of which the rest is as it is, and must be found.
+// TestMutants shows that TestMetamorphic and TestMetamorphicTier can fail: each of
+// the mistakes is made in a copy of the source, of which the rest is as it is, and
+// must be found.
 func TestMutants(t *testing.T) {
-	dir, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, m := range mutants {
-		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
-			source, err := os.ReadFile(m.file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(string(source), m.old); n != 1 {
-				t.Fatalf("%s has %d places like %q, want 1: the mutant is to be written anew", m.file, n, m.old)
-			}
-			began := time.Now()
-			out, err := runMutant(t, filepath.Join(dir, m.file), strings.Replace(string(source), m.old, m.new, 1))
-			var ended *exec.ExitError
-			switch {
-			case err == nil:
-				t.Errorf("not found in %v:\n%s", withinMutant, out)
-			case !errors.As(err, &ended):
-				t.Fatal(err)
-			case !strings.Contains(out, "--- FAIL: TestMetamorphic"):
-				t.Errorf("it does not run: %s", out)
-			default:
-				t.Logf("found in %v: %s", time.Since(began).Round(time.Second), firstFault(out))
-			}
-		})
+		findMutant(t, "TestMetamorphic", 1, &m)
+	}
+	for _, m := range tierMutants {
+		findMutant(t, "TestMetamorphicTier", tierShare, &m)
 	}
 }
 
-// runMutant runs the metamorphic test with one file's source replaced.
-func runMutant(t *testing.T, path, source string) (string, error) {
+// findMutant has a test look for a mutant; share is what it makes of its time.
+func findMutant(t *testing.T, test string, share int, m *mutant) {
+	t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
+		path, err := filepath.Abs(m.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(source), m.old); n != 1 {
+			t.Fatalf("%s has %d places like %q, want 1: the mutant is to be written anew", m.file, n, m.old)
+		}
+		began := time.Now()
+		out, err := runMutant(t, test, time.Duration(share)*withinMutant, path, strings.Replace(string(source), m.old, m.new, 1))
+		var ended *exec.ExitError
+		switch {
+		case err == nil:
+			t.Errorf("not found in %v:\n%s", withinMutant, out)
+		case !errors.As(err, &ended):
+			t.Fatal(err)
+		case !strings.Contains(out, "--- FAIL: "+test):
+			t.Errorf("it does not run: %s", out)
+		default:
+			t.Logf("found in %v: %s", time.Since(began).Round(time.Second), firstFault(out))
+		}
+	})
+}
+
+// runMutant runs a metamorphic test with one file's source replaced.
+func runMutant(t *testing.T, test string, runs time.Duration, path, source string) (string, error) {
 	mutated := filepath.Join(t.TempDir(), filepath.Base(path))
 	overlay := filepath.Join(t.TempDir(), "overlay.json")
 	plan, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutated}})
@@ -68,7 +77,7 @@ func runMutant(t *testing.T, path, source string) (string, error) {
 		t.Fatal(err)
 	}
 	out, err := exec.Command("go", "test", "-count=1", "-vet=off", "-timeout", (3 * withinMutant).String(), "-overlay", overlay,
-		"-run", "^TestMetamorphic$", ".", "-metamorphic.for="+withinMutant.String()).CombinedOutput()
+		"-run", "^"+test+"$", ".", "-metamorphic.for="+runs.String()).CombinedOutput()
 	return string(out), err
 }
 
