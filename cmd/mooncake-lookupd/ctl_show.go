@@ -176,7 +176,7 @@ func nodeRows(nodes []*adminpb.NodeMemory) (rows []string) {
 		return nil
 	}
 	for _, n := range nodes {
-		name := "  on no NUMA node"
+		name := "  on no node"
 		if n.Node != nil {
 			name = fmt.Sprintf("  on NUMA node %d", n.GetNode())
 		}

@@ -176,7 +176,7 @@ func TestCtl(t *testing.T) {
 			UsedBytes: 1 << 30, PreparedBytes: 2 << 30, CapacityBytes: 3 << 30, UndeclaredClients: 1, EvictionPolicy: "lru", Draining: true, DiskCapacityBytes: 1 << 40,
 			Counters: map[string]uint64{"gets_ready": 12}, MissRatios: []*adminpb.MissRatio{{MemoryFactor: 2, MissRatio: 0.39}},
 			Nodes: []*adminpb.NodeMemory{{UsedBytes: 1 << 20, PreparedBytes: 1 << 30}, {Node: proto.Uint32(4), UsedBytes: 1 << 29, PreparedBytes: 3 << 29}},
-		}, 0, []string{"1.0 GiB used of 2.0 GiB", "memory to come", "workers awaited", "lru", "draining", "1.0 TiB", "gets_ready", "on no NUMA node", "on NUMA node 4", "512.0 MiB used of 1.5 GiB", "with 2x memory    61.0 % of the blocks hit"}, nil},
+		}, 0, []string{"1.0 GiB used of 2.0 GiB", "memory to come", "workers awaited", "lru", "draining", "1.0 TiB", "gets_ready", "on no node", "on NUMA node 4", "512.0 MiB used of 1.5 GiB", "with 2x memory    61.0 % of the blocks hit"}, nil},
 		{"usage", &adminpb.GetUsageReply{Entries: []*adminpb.GetUsageReply_Entry{{Namespace: big[:], Amount: amount, RefusedPuts: 9}}}, 0,
 			[]string{"0 big", "5.0 GiB", "REFUSED"}, &adminpb.GetUsageRequest{}},
 		{"usage --by-tag", &adminpb.GetUsageReply{Entries: []*adminpb.GetUsageReply_Entry{{Amount: amount}, {Tag: "t\n", Amount: amount}}}, 0,
