@@ -14,7 +14,8 @@ import time
 
 LOOKUPD = "mooncake-lookupd"
 WORKER = "mooncake-worker"
-SOCKETS = {LOOKUPD: "lookupd.sock", WORKER: "worker-host-0.sock"}
+WORKER_1 = "mooncake-worker of rank 1"
+SOCKETS = {LOOKUPD: "lookupd.sock", WORKER: "worker-host-0.sock", WORKER_1: "worker-host-1.sock"}
 
 
 class Daemons:
