@@ -134,6 +134,8 @@ class WishReader:
             if (now := self._clock()) >= self._quiet_until:
                 self._quiet_until = now + _QUIET_S
                 logger.warning(
-                    "kv_transfer_params of request %.100s: %s. The wish is ignored", request.request_id, "; ".join(wrong)
+                    "kv_transfer_params of request %.100s: %s. The wish is ignored",
+                    request.request_id,
+                    "; ".join(wrong),
                 )
         return found

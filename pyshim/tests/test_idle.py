@@ -111,7 +111,9 @@ def test_a_load_that_a_session_of_before_has_is_waited_for():
     assert role.poll().received == {"a"} and old.waited
 
 
-@pytest.mark.parametrize(("concurrent", "engines", "expected"), [(1, 1, 0.002), (2, 1, 0.001), (4, 1, 0.0005), (1, 2, 0.0)])
+@pytest.mark.parametrize(
+    ("concurrent", "engines", "expected"), [(1, 1, 0.002), (2, 1, 0.001), (4, 1, 0.0005), (1, 2, 0.0)]
+)
 def test_steps_that_lie_one_behind_the_other_share_the_wait(concurrent, engines, expected):
     pytest.importorskip("vllm")
     from mooncake_sidecar.connector import MooncakeSidecarConnector
