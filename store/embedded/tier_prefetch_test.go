@@ -37,6 +37,8 @@ func (d *diskWorld) slowReads(each time.Duration) {
 
 // inMemory counts those of the chunks from first on that memory has whole.
 func (d *diskWorld) inMemory(ns store.Namespace, first, n int) (whole int) {
+	d.m.mu.RLock()
+	defer d.m.mu.RUnlock()
 	for i := first; i < first+n; i++ {
 		if rec, ok := d.m.findLocked(ns.ID, 0, new(testHash(i))); ok && d.m.live[rec].state.Whole() {
 			whole++
