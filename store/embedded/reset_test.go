@@ -72,6 +72,25 @@ func TestStaleChunksAreNotAdopted(t *testing.T) {
 	w.m.validate(t)
 }
 
+// TestPutsOfAStaleChunkAreVoid: also while its record has not been come to yet.
+func TestPutsOfAStaleChunkAreVoid(t *testing.T) {
+	w := newWorld(t, 8<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 4<<10, 1))
+	grants, err := w.m.PutStart(s, ns, []store.PutItem{{Hash: testHash(1)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if begun, err := w.m.beginReset(ns.ID); !begun || err != nil {
+		t.Fatal(begun, err)
+	}
+	done, err := w.m.PutEnd(s, []store.PutCommit{{Ticket: grants[0].Ticket}})
+	if err != nil || done[0] || w.exists(ns, 1) || w.m.Stats().UsedBytes != 0 {
+		t.Errorf("published %v, %v; %d bytes are used", done, err, w.m.Stats().UsedBytes)
+	}
+	w.m.validate(t)
+}
+
 // TestMoreResetsThanGenerations: a chunk is never taken for one of a later
 // generation.
 func TestMoreResetsThanGenerations(t *testing.T) {
