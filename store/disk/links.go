@@ -12,6 +12,12 @@ type Link struct {
 	key [2]uint64
 }
 
+// LinkOf is a chunk that the disk may have, of which the predecessor does not
+// matter.
+func LinkOf(key *Key) Link {
+	return Link{Group: key.Group, Hash: le.Uint64(key.Hash[:8]), key: keyOf(key)}
+}
+
 // Links lists the chunks of a namespace. ErrUncertain: they are not all known yet.
 func (t *Tier) Links(namespace [32]byte) ([]Link, error) {
 	var links []Link
