@@ -67,7 +67,8 @@ func addExtents(mapped map[string][]extent, maps []byte) error {
 		if len(fields) < 6 || !strings.HasPrefix(fields[5], "/") {
 			continue
 		}
-		path := lines.Text()[strings.Index(lines.Text(), fields[5]):]
+		_, path, _ := strings.Cut(lines.Text(), "/")
+		path = "/" + path
 		if fields[1][len(fields[1])-1] != 'p' || strings.HasSuffix(path, " (deleted)") || strings.HasPrefix(path, "/dev/") {
 			continue
 		}
