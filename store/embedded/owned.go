@@ -172,7 +172,8 @@ func (o *ownerOrder) next(dimension int, number uint16, pin PinKind, may func(re
 	return first, first != nobody
 }
 
-// enterOrderLocked lists a chunk that has become resident.
+// enterOrderLocked lists a chunk that has become resident. What a put calls its
+// predecessor need not be one: it may be the chunk itself, or another namespace's.
 func (m *Master) enterOrderLocked(rec uint32, r *record) {
 	if m.owned == nil {
 		return
@@ -181,7 +182,9 @@ func (m *Master) enterOrderLocked(rec uint32, r *record) {
 	parent := nobody
 	if r.parent != 0 {
 		if at, ok := m.table.Find(r.parent, func(id uint32) bool { return m.keyOfLocked(id) == r.parent && !m.staleLocked(id) }); ok {
-			parent, before = at, m.seg.peekRecord(at)
+			if p := m.seg.peekRecord(at); at != rec && p.namespace == r.namespace {
+				parent, before = at, p
+			}
 		}
 	}
 	m.owned.insert(rec, r, parent, &before)
