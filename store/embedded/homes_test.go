@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -148,4 +149,27 @@ func TestScarceSlabsAreShared(t *testing.T) {
 		t.Fatalf("a slab was cut although slab %d has room: slot %d", elsewhere/a.slotsPerSlab, slot)
 	}
 	a.validateHomes(t)
+}
+
+// TestRefusedSlabAtHome: when a free slab can't be taken up, room in a run
+// elsewhere is; and that it was refused does not outlive the call.
+func TestRefusedSlabAtHome(t *testing.T) {
+	a := homesAllocator(96, 2, 48)
+	const small, large, row = 64 << 10, 1 << 20, 6 << 20 // the last in runs
+	elsewhere, _ := a.alloc(small, 1)
+	a.assign = func(uint32, uint32) error { return errors.New("no memory") }
+	for _, near := range []int{0, anyHome} {
+		if slot, ok := a.alloc(small, near); !ok || slot/a.slotsPerSlab != elsewhere/a.slotsPerSlab || a.stuck {
+			t.Fatalf("near %d: slot %d, %v, stuck %v; slab %d has room", near, slot, ok, a.stuck, elsewhere/a.slotsPerSlab)
+		}
+	}
+	if _, ok := a.alloc(large, 0); ok || !a.stuck {
+		t.Fatalf("a refused slab: %v, stuck %v", ok, a.stuck)
+	}
+	for at := range a.homes {
+		a.homes[at].free = a.homes[at].free[:1]
+	}
+	if _, ok := a.alloc(row, 0); ok || a.stuck {
+		t.Fatalf("no free run of slabs: %v, stuck %v", ok, a.stuck)
+	}
 }

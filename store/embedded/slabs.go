@@ -56,7 +56,8 @@ type slabAllocator struct {
 	assign func(slab, slotBytes uint32) error
 	// used is what the slots in use take up, in bytes.
 	used uint64
-	// stuck: there was a free slab, and assign refused it.
+	// stuck: the last slot asked for would have been in a free slab, which assign
+	// refused.
 	stuck bool
 }
 
@@ -99,14 +100,18 @@ func (a *slabAllocator) perRun(c *sizeClass) uint32 {
 func (a *slabAllocator) alloc(slotBytes uint32, near int) (uint32, bool) {
 	c := a.class(slotBytes)
 	at, id, opens, ok := a.choose(c, near)
-	if !ok {
+	a.stuck = false
+	switch {
+	case !ok:
 		return 0, false
-	}
-	if opens {
-		if a.stuck = a.assign(id, slotBytes) != nil; a.stuck {
+	case !opens:
+	case a.assign(id, slotBytes) == nil:
+		a.open(c, id)
+	default:
+		if at, ok = a.partialHome(c, near); !ok {
+			a.stuck = true
 			return 0, false
 		}
-		a.open(c, id)
 	}
 	return a.take(c, at), true
 }
