@@ -28,6 +28,7 @@ func (t *Tier) runControl(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			timer.Stop()
+			t.settleAtTheEnd() //nolint:contextcheck // ctx is over
 			return
 		case whole := <-scanned:
 			if !whole {

@@ -41,11 +41,13 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err != nil {
+	if t.noteFails = err != nil; t.noteFails {
 		t.dirty, t.fewer = true, t.fewer || fewer
+		t.settledLocked()
 		return retryInterval
 	}
-	t.settledUpToLocked(asked)
+	t.noted, t.settled = note.count, max(t.settled, asked)
+	t.settledLocked()
 	if t.dirty || t.asked > asked {
 		return 0
 	}
@@ -56,6 +58,44 @@ func (t *Tier) settledUpToLocked(asked uint64) {
 	if t.settled < asked {
 		t.settled = asked
 		t.settledLocked()
+	}
+}
+
+// settleAtTheEnd notes what is left when the tier is closed.
+func (t *Tier) settleAtTheEnd() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeDeadline)
+	defer cancel()
+	t.settle(ctx)
+}
+
+// submittableLocked tells whether a record of that birth may be written: the file of
+// removals has those of before it. A record that is on the disk before them says,
+// after a kill, that some are not known, and then nothing of before it counts. Where
+// they can't be noted, as on a full disk, that is as it should be, and nobody waits.
+func (t *Tier) submittableLocked(birth uint64) bool { return birth <= t.noted || t.noteFails }
+
+// awaitNote returns when a record of that birth may be written. ErrGone: that is
+// not so in time.
+func (t *Tier) awaitNote(ctx context.Context, birth uint64) error {
+	timer := time.NewTimer(t.opts.WriteDeadline)
+	defer timer.Stop()
+	for {
+		t.mu.RLock()
+		may, usable, event := t.submittableLocked(birth), t.usableLocked(), t.settledEvent
+		t.mu.RUnlock()
+		switch {
+		case !usable:
+			return ErrOutOfService
+		case may:
+			return nil
+		}
+		select {
+		case <-event:
+		case <-timer.C:
+			return ErrGone
+		case <-ctx.Done():
+			return ErrClosed
+		}
 	}
 }
 

@@ -132,7 +132,7 @@ func (t *Tier) opened(o *opened) {
 	t.file, t.identity = o.file, o.super.identity
 	t.emptyLocked(o.super.regionBytes)
 	if t.removed.identity != t.identity {
-		t.removed = o.removed
+		t.removed, t.noted = o.removed, o.removed.count
 	}
 	t.removed.readable()
 	t.removeEarlyLocked()

@@ -17,6 +17,7 @@ const progressInterval = 5 * time.Second
 type scan struct {
 	t        *Tier
 	headers  []regionFound // newest first
+	regions  int           // that the file has
 	deadline time.Time
 
 	mu     sync.Mutex // guards what follows
@@ -53,7 +54,7 @@ func (t *Tier) scan(ctx context.Context) bool {
 		walkers.Go(func() { s.walkRegions(ctx) })
 	}
 	walkers.Wait()
-	if s.err != nil || ctx.Err() != nil {
+	if s.err != nil || ctx.Err() != nil || s.mostLost() {
 		return false
 	}
 	t.mu.Lock()
@@ -103,12 +104,8 @@ func (s *scan) findRegions(ctx context.Context) error {
 			break // the file ends here
 		}
 		if err != nil {
-			t.failed("scan", err)
+			t.failedOf("scan", err, kindOf(err) == KindTimeout) // others lose a region
 			if kindOf(err) == KindTimeout {
-				return err
-			}
-			if !t.healthy() {
-				l.release()
 				return err
 			}
 			s.lose(id)
@@ -131,6 +128,7 @@ func (s *scan) findRegions(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.log.unused = uint32(len(s.headers) + len(idle) + len(s.lost))
+	s.regions = int(t.log.unused)
 	t.log.idle = idle
 	t.log.sequence = latest
 	for _, r := range s.headers {
@@ -164,12 +162,12 @@ func (s *scan) walkRegions(ctx context.Context) {
 		w := walk{t: t, l: l, region: s.headers[i], verify: i == 0, page: 1, over: func() bool { return s.over(ctx) != nil }}
 		records, err := w.run()
 		if err != nil {
-			t.failed("scan", err)
+			t.failedOf("scan", err, kindOf(err) == KindTimeout) // others lose a region
 			if kindOf(err) == KindTimeout {
 				s.fail(err)
 				return // the lane is the call's
 			}
-			if s.lose(s.headers[i].id); !t.healthy() {
+			if s.lose(s.headers[i].id); s.mostLost() {
 				s.fail(err)
 			}
 			continue
@@ -233,17 +231,18 @@ func (s *scan) lose(id uint32) {
 	s.t.removed.voidRegion(id)
 }
 
+// mostLost tells whether it is the disk that fails, and not some of its regions.
+func (s *scan) mostLost() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.lost) >= failuresToOpen && len(s.lost) > s.regions/2
+}
+
 func (t *Tier) isVoid(id uint32) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	_, void := t.removed.void[id]
 	return void
-}
-
-func (t *Tier) healthy() bool {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	return t.breaker.state == inService
 }
 
 func (s *scan) report(done int) {

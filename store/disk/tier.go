@@ -68,10 +68,14 @@ type Tier struct {
 	held     map[*hold]struct{}
 	asked    uint64 // calls that removed something so far
 	settled  uint64 // of those, how many a restart will not undo
+	// noted is the count of the removals in their file, as far as is known;
+	// noteFails: the latest note did not get there.
+	noted     uint64
+	noteFails bool
 	// pruneAt is how long the list of removals may become before it is looked
 	// through for what voids nothing any more.
 	pruneAt      int
-	settledEvent chan struct{}
+	settledEvent chan struct{} // closed at each note, and when there will be none for a while
 
 	stats Stats
 }
@@ -164,16 +168,19 @@ func (t *Tier) drain(err error) {
 // usableLocked tells whether the disk is asked at all.
 func (t *Tier) usableLocked() bool { return t.phase == serving && t.breaker.state == inService }
 
-// failed notes an error of a call.
+// failed notes an error of a call, and holds it against the disk.
 func (t *Tier) failed(call string, err error) {
+	t.failedOf(call, err, kindOf(err) != KindFull && kindOf(err) != KindDamaged)
+}
+
+// failedOf notes an error of a call. against: the disk may go out of service by it.
+func (t *Tier) failedOf(call string, err error, against bool) {
 	kind := kindOf(err)
 	now := t.opts.Now()
 	t.mu.Lock()
 	t.stats.Errors[kind]++
 	opened := false
-	switch kind {
-	case KindFull, KindDamaged: // nothing against the disk as such
-	default:
+	if against {
 		opened = t.breaker.failed(now, kind == KindTimeout)
 	}
 	cooldown := t.breaker.cooldown

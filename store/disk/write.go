@@ -144,7 +144,11 @@ type written struct {
 
 // write writes a demotion, and what else waits and fits beside it.
 func (w *writer) write(ctx context.Context, d *demotion) {
-	if err := w.ready(ctx); err != nil {
+	err := w.ready(ctx)
+	if err == nil {
+		err = w.t.awaitNote(ctx, d.birth)
+	}
+	if err != nil {
 		w.t.finish(d, err)
 		return
 	}
@@ -154,7 +158,7 @@ func (w *writer) write(ctx context.Context, d *demotion) {
 		w.t.finish(d, ErrOutOfService)
 		return
 	}
-	l, err := w.makeRoom(ctx, l, d.chunk.pages())
+	l, err = w.makeRoom(ctx, l, d.chunk.pages())
 	switch {
 	case err != nil:
 		w.t.finish(d, err)
@@ -207,7 +211,7 @@ func (w *writer) writeBatch(l *lane, d *demotion) *lane {
 	used := 0
 	for d != nil {
 		pages := d.chunk.pages()
-		if used+int(pages)*PageBytes > len(l.buf) || !t.hasRoom(pages) {
+		if used+int(pages)*PageBytes > len(l.buf) || !t.maySubmit(d) {
 			w.held = d
 			break
 		}
@@ -238,10 +242,12 @@ func (w *writer) writeBatch(l *lane, d *demotion) *lane {
 	return w.written(l, err)
 }
 
-func (t *Tier) hasRoom(pages uint32) bool {
+// maySubmit tells whether a demotion may be written with others: there is room for
+// it, and it need not wait (see awaitNote).
+func (t *Tier) maySubmit(d *demotion) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.log.room() >= pages
+	return t.log.room() >= d.chunk.pages() && t.submittableLocked(d.birth)
 }
 
 // fill copies a chunk's shards to behind the header's place. False: they are not
