@@ -141,7 +141,7 @@ func TestFrameReaderStopsAtTheEnd(t *testing.T) {
 }
 
 // edit encodes a message with some fields replaced.
-func edit(t *testing.T, msg any, fields map[string]any) []byte {
+func edit(t testing.TB, msg any, fields map[string]any) []byte {
 	t.Helper()
 	plain, err := msgpack.Marshal(msg)
 	if err != nil {
@@ -187,6 +187,9 @@ func TestDecodeRefuses(t *testing.T) {
 		"huge tokens":           {edit(t, loadJob, map[string]any{"token_len": 1 << 40}), 1<<63 - 1, "token count"},
 		"hashes do not fit":     {edit(t, storeJob, map[string]any{"hashes": make([]byte, 63)}), 1, "hash"},
 		"long hashes":           {edit(t, storeJob, map[string]any{"hash_len": 64}), 1, "hash"},
+		"hashes of -1 bytes":    {edit(t, storeJob, map[string]any{"hashes": []byte{}, "hash_len": -1}), 1, "hash length"},
+		"hashes that wrap":      {edit(t, storeJob, map[string]any{"hashes": []byte{}, "hash_len": 1 << 62, "rows": rows(colHashes, 4)}), 1, "hash length"},
+		"hashes without length": {edit(t, storeJob, map[string]any{"hashes": []byte{}, "hash_len": 0}), 1, "part 0: hashes"},
 		"hashes left over":      {edit(t, storeJob, map[string]any{"hashes": make([]byte, 96)}), 1, "32 bytes of hashes and 0 of blocks are left"},
 		"too few hashes":        {edit(t, storeJob, map[string]any{"hashes": make([]byte, 32)}), 1, "part 0: hashes"},
 		"too few blocks":        {edit(t, storeJob, map[string]any{"blocks": make([]byte, 4)}), 1, "part 0: blocks"},
@@ -270,6 +273,10 @@ func FuzzDecodeFrame(f *testing.F) {
 		f.Add(frame)
 	}
 	f.Add([]byte{0, 0, 0, 3, 0x81, 0xa1, 0x74})
+	for _, hashLen := range []any{-1, 0, 1 << 62} {
+		bad := edit(f, messages()[5], map[string]any{"hashes": []byte{}, "hash_len": hashLen})
+		f.Add(append(binary.BigEndian.AppendUint32(nil, uint32(len(bad))), bad...))
+	}
 	f.Fuzz(func(t *testing.T, stream []byte) {
 		r := NewFrameReaderLimit(bytes.NewReader(stream), 1<<16)
 		for {

@@ -181,6 +181,8 @@ func (w *storeWire) split(m *StoreBatch) error {
 	switch {
 	case w.Groups < 0 || w.Groups > maxGroups:
 		return fmt.Errorf("%d groups, at most %d are accepted", w.Groups, maxGroups)
+	case w.HashLen < 0 || w.HashLen > kv.MaxHashBytes:
+		return fmt.Errorf("hash length %d, at most %d bytes are accepted", w.HashLen, kv.MaxHashBytes)
 	case len(w.Requests) > MaxParts:
 		return fmt.Errorf("%d parts, at most %d are accepted", len(w.Requests), MaxParts)
 	case len(w.Rows) != width*len(w.Requests):
@@ -233,13 +235,15 @@ func (w *storeWire) split(m *StoreBatch) error {
 	return w.splitPuts(m)
 }
 
-// cut takes count items of size bytes from the front of a buffer.
+// cut takes count items of size bytes from the front of a buffer. Items of no
+// size are not there.
+//
+// REQUIRES: count and size are not negative.
 func cut(buffer []byte, count, size int) (taken, rest []byte, ok bool) {
-	// Both are below 2^32.
-	n := count * size
-	if n > len(buffer) {
+	if count > len(buffer)/max(size, 1) || size == 0 && count > 0 {
 		return nil, nil, false
 	}
+	n := count * size
 	return buffer[:n:n], buffer[n:], true
 }
 
