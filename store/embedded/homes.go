@@ -42,8 +42,10 @@ func (a *slabAllocator) freeSlabs() (slabs int) {
 	return slabs
 }
 
-// scarce tells whether few slabs are free.
-func (a *slabAllocator) scarce() bool { return a.freeSlabs()*scarceShare <= len(a.slabs) }
+// scarce tells whether few slabs are free, those that are still to come included.
+func (a *slabAllocator) scarce() bool {
+	return (a.freeSlabs()+a.coming)*scarceShare <= len(a.slabs)
+}
 
 // choose finds where a slot of the class is to come from: a home with a partial
 // run or, with opens, a run of free slabs that is to be opened there.

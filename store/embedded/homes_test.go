@@ -173,3 +173,37 @@ func TestRefusedSlabAtHome(t *testing.T) {
 		t.Fatalf("no free run of slabs: %v, stuck %v", ok, a.stuck)
 	}
 }
+
+// TestSlabsToComeAreNotScarce: while memory is still being allocated nobody goes
+// elsewhere or moves chunks for the lack of it. When there will be no more, they do.
+func TestSlabsToComeAreNotScarce(t *testing.T) {
+	w := newBareWorld(t, 64<<20)
+	if w.m.alloc.scarce() {
+		t.Fatal("slabs are scarce before the first one was prepared")
+	}
+	if _, err := w.m.PrepareNext(); err != nil || w.m.alloc.scarce() {
+		t.Fatalf("slabs are scarce after the first: %v", err)
+	}
+	w.m.mem = refusingMemory{w.m.mem}
+	if more, err := w.m.PrepareNext(); more || !errors.Is(err, errRefused) {
+		t.Fatalf("prepared %v, %v", more, err)
+	}
+	if !w.m.alloc.scarce() { // one of 32 is free
+		t.Fatal("slabs that will not come count as free")
+	}
+	w = newWorld(t, 64<<20)
+	if got := w.m.alloc.coming; got != 0 {
+		t.Fatalf("%d slabs are still to come, and all are there", got)
+	}
+	w.crash()
+	if got := w.m.alloc.coming; got != 0 {
+		t.Fatalf("%d slabs are still to come after a takeover, and all are there", got)
+	}
+}
+
+var errRefused = errors.New("refused")
+
+// refusingMemory has no more.
+type refusingMemory struct{ Memory }
+
+func (refusingMemory) Prepare(uint64, uint64) error { return errRefused }

@@ -262,6 +262,7 @@ func (m *Master) PrepareNext() (bool, error) {
 		return false, nil
 	}
 	if err := m.mem.Prepare(m.seg.SlabOffset(next), m.seg.SlabBytes); err != nil {
+		m.noMoreSlabs()
 		return false, fmt.Errorf("allocate store memory: %d of %d slabs of %d MiB are ready: %w", next, m.seg.Slabs, m.seg.SlabBytes>>20, err)
 	}
 	m.mu.Lock()
@@ -269,6 +270,13 @@ func (m *Master) PrepareNext() (bool, error) {
 	m.seg.setPrepared(next + 1)
 	m.alloc.addSlab(next)
 	return next+1 < m.seg.Slabs, nil
+}
+
+// noMoreSlabs notes that the store makes do with the slabs that it has.
+func (m *Master) noMoreSlabs() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.alloc.coming = 0
 }
 
 // OpenNamespace makes a namespace known, or finds it.

@@ -59,6 +59,8 @@ type slabAllocator struct {
 	// stuck: the last slot asked for would have been in a free slab, which assign
 	// refused.
 	stuck bool
+	// coming is how many slabs will be added yet.
+	coming int
 }
 
 // newSlabAllocator makes an allocator for slabs of homes, whose number each slab
@@ -67,6 +69,7 @@ func newSlabAllocator(l *Layout, homes int, homeOf []uint8, assign func(slab, sl
 	a := &slabAllocator{
 		slotsPerSlab: l.SlotsPerSlab, slabBytes: l.SlabBytes, runOf: l.runOf,
 		slabs: make([]slab, l.Slabs), homes: make([]home, homes), classes: map[uint32]*sizeClass{}, assign: assign,
+		coming: int(l.Slabs),
 	}
 	for i := range a.slabs {
 		a.slabs[i].home = homeOf[i]
@@ -77,8 +80,14 @@ func newSlabAllocator(l *Layout, homes int, homeOf []uint8, assign func(slab, sl
 // addSlab makes a slab available that is in no class.
 func (a *slabAllocator) addSlab(id uint32) {
 	h := a.homeOf(id)
-	h.ready++
+	a.ready(h, 1)
 	h.free = append(h.free, id)
+}
+
+// ready counts slabs of a home that have memory.
+func (a *slabAllocator) ready(h *home, slabs uint32) {
+	h.ready += slabs
+	a.coming = max(a.coming-int(slabs), 0)
 }
 
 func (a *slabAllocator) class(slotBytes uint32) *sizeClass {
@@ -191,7 +200,7 @@ func (a *slabAllocator) slotBytes(slot uint32) uint32 { return a.slabs[slot/a.sl
 func (a *slabAllocator) restore(id, slotBytes uint32, inUse []uint32) {
 	c := a.class(slotBytes)
 	a.cut(c, id)
-	a.homeOf(id).ready += c.run
+	a.ready(a.homeOf(id), c.run)
 	s := &a.slabs[id]
 	s.fresh = s.slots
 	a.count(s, len(inUse))
