@@ -26,6 +26,7 @@ const (
 // staleSweep goes round the records for those that were reset.
 type staleSweep struct {
 	at, left uint32 // where it goes on, and how many records it has to look at
+	end      uint32 // records from here on are younger than the last reset
 	// resets began since there was nothing to do. INVARIANT: below generations, so
 	// that no chunk is taken for one of a later generation.
 	resets uint32
@@ -67,7 +68,7 @@ func (m *Master) beginReset(id store.NamespaceID) (bool, error) {
 	resets := m.seg.resets(int(id)) + 1
 	m.seg.setResets(int(id), resets)
 	m.generation[id].Store(resets % generations)
-	m.stale.left = m.fresh
+	m.stale.left, m.stale.end = m.fresh, m.fresh
 	m.stale.resets++
 	return true, nil
 }
@@ -82,7 +83,7 @@ func (m *Master) sweepStale() bool {
 func (m *Master) sweepStaleLocked() bool {
 	s := &m.stale
 	for range min(s.left, staleStep) {
-		if s.at >= m.fresh {
+		if s.at >= s.end {
 			s.at = 0
 		}
 		switch state := m.live[s.at].state; {

@@ -50,6 +50,29 @@ func TestResetIsOneStep(t *testing.T) {
 	}
 }
 
+// TestSweepGoesRoundWhileRecordsGrow: a sweep that began in the middle of the
+// records comes to those before, also when others have been added meanwhile.
+func TestSweepGoesRoundWhileRecordsGrow(t *testing.T) {
+	const early, late = staleStep - 24, 3 * staleStep
+	w := newWorld(t, 256<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	other, ns := w.namespace(testSpec("o", 4<<10, 1)), w.namespace(testSpec("m", 4<<10, 1))
+	fillWhole(t, w.m, s, other, 0, early, 1)
+	if err := w.m.Reset(other.ID); err != nil { // the sweep stops behind these
+		t.Fatal(err)
+	}
+	fillStale(t, w, s, ns, late)
+	w.m.sweepStale()
+	ns = w.namespace(testSpec("m", 4<<10, 1))
+	fillWhole(t, w.m, s, ns, 2*late, 3*late, 1)
+	for w.m.sweepStale() {
+	}
+	if st := w.m.Stats(); st.Removed[RemovedReset] != early+late || st.UsedBytes != late*4<<10 {
+		t.Fatalf("%d chunks were dropped, want %d; %d bytes are used", st.Removed[RemovedReset], early+late, st.UsedBytes)
+	}
+	w.m.validate(t)
+}
+
 // TestStaleChunksAreNotAdopted: chunks that were reset and not dropped are not
 // taken over.
 func TestStaleChunksAreNotAdopted(t *testing.T) {

@@ -42,6 +42,9 @@ func (m *Master) validate(t fataler) {
 		if l.state == Creating {
 			continue
 		}
+		if m.staleLocked(id) && m.stale.left == 0 {
+			t.Fatalf("record %d was reset, and nobody drops it", id)
+		}
 		resident++
 		if l.state.Whole() {
 			active++
