@@ -12,12 +12,9 @@ func (t *Tier) enterLocked(h *recordHeader, p place) bool {
 		t.catalog.remove(old) // void
 	}
 	for t.catalog.full() {
-		id, ok := t.log.policy.Victim(func(id uint32) bool { return t.log.regions[id].readers > 0 || id == p.region })
-		if !ok {
+		if !t.giveUpRegionLocked(p.region) {
 			return false
 		}
-		t.dropRegionLocked(id)
-		t.log.idle = append(t.log.idle, id)
 	}
 	space, ok := t.spaces.take(h.Namespace)
 	if !ok {
@@ -34,6 +31,27 @@ func (t *Tier) enterLocked(h *recordHeader, p place) bool {
 		expires: h.Expires, birth: uint32(h.birth), parent: parentOf(&h.Chunk), group: h.Group, space: space, tag: tag,
 	})
 	return true
+}
+
+// giveUpRegionLocked forgets the region that would be filled next, other than one.
+func (t *Tier) giveUpRegionLocked(other uint32) bool {
+	id, ok := t.log.policy.Victim(func(id uint32) bool { return t.log.regions[id].readers > 0 || id == other })
+	if ok {
+		t.dropRegionLocked(id)
+		t.log.idle = append(t.log.idle, id)
+	}
+	return ok
+}
+
+// refuseNameLocked refuses a chunk of a namespace or tag for which there is no
+// number. Regions are given up as if such chunks were written, so that those in use
+// in old chunks only become free.
+func (t *Tier) refuseNameLocked(c *Chunk) {
+	t.stats.Refused[RefusedName]++
+	if t.namelessBytes += uint64(c.pages()) * PageBytes; t.namelessBytes >= t.regionBytes {
+		t.namelessBytes = 0
+		t.giveUpRegionLocked(noRegion)
+	}
 }
 
 // dropRegionLocked forgets the chunks of a region. Its records are void until it

@@ -14,7 +14,6 @@ func (t *Tier) Reset(namespace [32]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removeWideLocked(namespaceMark(&namespace))
-	t.sweep = true
 }
 
 // ForgetNamespace is Reset for those who want to know how many chunks there were,
@@ -34,7 +33,6 @@ func (t *Tier) ResetAll() {
 		t.removed.addAll()
 		t.changedLocked(false)
 	}
-	t.sweep = true
 	t.poke()
 }
 
@@ -145,6 +143,7 @@ func (t *Tier) voidLocked(key [2]uint64) {
 // changedLocked has the removals written. fewer: than there were.
 func (t *Tier) changedLocked(fewer bool) {
 	t.dirty, t.fewer = true, t.fewer || fewer
+	t.sweep = t.sweep || t.removed.wide > t.swept // also when the list was bounded
 	t.poke()
 }
 

@@ -39,6 +39,12 @@ func (n *names[T]) take(value T) (uint16, bool) {
 	return id, true
 }
 
+// has tells whether take would find a number for a value now.
+func (n *names[T]) has(value T) bool {
+	_, known := n.ids[value]
+	return known || len(n.spare) > 0 || len(n.items) < maxNames
+}
+
 // drop gives one use back.
 func (n *names[T]) drop(id uint16) {
 	item := &n.items[id]

@@ -3,6 +3,7 @@ package disk
 import (
 	"crypto/sha256"
 	"maps"
+	"slices"
 )
 
 // mark names what a removal is about: a digest over its kind and its words, so
@@ -114,8 +115,13 @@ func (l *removals) bound() {
 	}
 	l.forget(0)
 	if n := len(l.lines); n > maxRemovalLines*3/4 {
+		numbers := make([]uint64, n) // not in the order of the lines: see supersede
+		for i := range l.lines {
+			numbers[i] = l.lines[i].number
+		}
+		slices.Sort(numbers)
 		l.count++ // those who have counted with the floor before look again
-		l.raise(l.lines[n/2].number)
+		l.raise(numbers[n/2])
 	}
 }
 

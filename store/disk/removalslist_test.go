@@ -130,3 +130,19 @@ func TestSnapshotsStay(t *testing.T) {
 		t.Error("the snapshot has changed")
 	}
 }
+
+// TestHalfOfTheOldest: of a list that is too long the older half goes, in whatever
+// order its lines came.
+func TestHalfOfTheOldest(t *testing.T) {
+	l := newRemovals(1)
+	l.count = 10 * maxRemovalLines
+	word := func(i uint64) mark { return chunkMark([2]uint64{i, 2}) }
+	for i := range uint64(maxRemovalLines) {
+		// The middle of the lines has the lowest numbers.
+		l.set(word(i), (i+maxRemovalLines/2)%maxRemovalLines+1)
+	}
+	l.add(word(maxRemovalLines))
+	if n := len(l.lines); n < maxRemovalLines/3 || n > maxRemovalLines*2/3 {
+		t.Errorf("%d lines of %d are left", n, maxRemovalLines)
+	}
+}

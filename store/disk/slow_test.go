@@ -42,8 +42,10 @@ func TestRoomAfterASlowTime(t *testing.T) {
 	})
 }
 
-// TestNoEntry: a chunk for which the catalog has no room is not called written,
-// and does not come back with a restart.
+var errRefused = errors.New("refused")
+
+// TestNoEntry: a chunk for which the catalog has no room is not taken, or not called
+// written, and does not come back with a restart. In time there is room again.
 func TestNoEntry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
@@ -51,25 +53,39 @@ func TestNoEntry(t *testing.T) {
 		opts.Bytes = 513 << 20 // for more chunks than tags
 		r := start(t, dir, opts)
 		const tags = 1 << 12
-		put := func(i int) error {
-			source := content(i, 1, 100)
+		hand := func(i, bytes int) chan error {
+			source := content(i, 1, bytes)
 			c := chunkFor(i, source)
 			c.Tag = fmt.Sprint("tenant", i)
 			done := make(chan error, 1)
 			if !r.Demote(c, source, func(err error) { done <- err }) {
-				return errors.New("refused")
+				done <- errRefused
 			}
-			return <-done
+			return done
 		}
-		for i := range tags {
-			if err := put(i); err != nil {
+		for i := range tags - 1 {
+			if err := <-hand(i, 100); err != nil {
 				t.Fatalf("tag %d: %v", i, err)
 			}
 		}
-		if err := put(tags); !errors.Is(err, disk.ErrNoEntry) {
+		last, more := hand(tags-1, 100), hand(tags, 100) // which is not known to be one too many
+		if err := <-last; err != nil {
+			t.Errorf("the last tag: %v", err)
+		}
+		if err := <-more; !errors.Is(err, disk.ErrNoEntry) {
 			t.Errorf("one tag more: %v", err)
 		}
+		synctest.Wait()
+		before, notes := dir.Calls(disktest.Write), dir.Calls(disktest.WriteFile)
+		if err := <-hand(tags+1, 100); !errors.Is(err, errRefused) || r.Stats().Refused[disk.RefusedName] != 1 {
+			t.Errorf("two tags more: %v", err)
+		}
+		synctest.Wait()
+		if dir.Calls(disktest.Write) != before || dir.Calls(disktest.WriteFile) != notes {
+			t.Error("a chunk that can't be kept is written, or noted")
+		}
 		r.mustMiss(tags)
+		r.mustMiss(tags + 1)
 		if err := r.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -79,6 +95,16 @@ func TestNoEntry(t *testing.T) {
 		r.mustMiss(tags)
 		if n := r.Stats().Chunks; n != tags {
 			t.Errorf("%d chunks came back", n)
+		}
+		// A region is as long as three chunks of 2 MiB.
+		tries := 0
+		for ; <-hand(tags+2, 2<<20) != nil; tries++ {
+			if tries == 20 {
+				t.Fatal("no tag becomes free")
+			}
+		}
+		if tries == 0 {
+			t.Error("it was taken at once")
 		}
 		r.end()
 	})

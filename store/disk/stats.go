@@ -45,6 +45,8 @@ const (
 	RefusedQueue
 	// RefusedSize: the chunk is longer than a region.
 	RefusedSize
+	// RefusedName: the tier can't tell more namespaces or salt tags apart.
+	RefusedName
 	refusals
 )
 
@@ -53,7 +55,7 @@ const Refusals = refusals
 
 // String returns the reason's name in metrics.
 func (r Refusal) String() string {
-	return [refusals + 1]string{"out_of_service", "queue_full", "too_large", "unknown"}[min(r, refusals)]
+	return [refusals + 1]string{"out_of_service", "queue_full", "too_large", "too_many_names", "unknown"}[min(r, refusals)]
 }
 
 // Stats returns a snapshot.

@@ -56,6 +56,7 @@ type Tier struct {
 
 	queued        map[[2]uint64]*demotion
 	queuedBytes   uint64
+	namelessBytes uint64 // see refuseNameLocked
 	fetchingBytes uint64
 	readEvent     chan struct{} // nil: nobody waits for it
 

@@ -33,6 +33,9 @@ func (t *Tier) Demote(chunk Chunk, source [][]byte, done func(error)) bool {
 	case !t.fitsLocked(&chunk, source):
 		t.stats.Refused[RefusedSize]++
 		return false
+	case !t.spaces.has(chunk.Namespace) || !t.tags.has(chunk.Tag):
+		t.refuseNameLocked(&chunk)
+		return false
 	case t.staysLocked(d.key):
 		return false
 	// One chunk is always taken, however long.

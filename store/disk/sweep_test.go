@@ -1,0 +1,48 @@
+package disk
+
+import (
+	"io/fs"
+	"log/slog"
+	"testing"
+)
+
+// noDir is a directory that is never asked.
+type noDir struct{}
+
+func (noDir) OpenData(string) (File, error)        { return nil, fs.ErrNotExist }
+func (noDir) ReadFile(string, int) ([]byte, error) { return nil, fs.ErrNotExist }
+func (noDir) WriteFile(string, []byte) error       { return fs.ErrNotExist }
+func (noDir) Buffer(bytes int) []byte              { return make([]byte, bytes) }
+
+// TestSweptAfterBound: when the list of removals gives up the oldest chunks, they
+// leave the catalog, and lookups do not have to look harder for ever.
+func TestSweptAfterBound(t *testing.T) {
+	r, err := New(noDir{}, Options{Bytes: MinBytes, BufferBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.phase = serving
+	r.log.begin(0, 1)
+	enter := func(i byte) [2]uint64 {
+		h := recordHeader{Chunk: Chunk{Key: Key{Hash: [32]byte{i}}}, birth: r.removed.count}
+		if !r.enterLocked(&h, place{region: 0, page: uint32(i), pages: 1, sequence: 1}) {
+			t.Fatal("no entry")
+		}
+		return keyOf(&h.Key)
+	}
+	old := enter(1)
+	for i := range uint64(maxRemovalLines + 1) {
+		r.voidLocked([2]uint64{i, 1})
+	}
+	young := enter(2)
+	if _, there := r.catalog.find(old); !there || r.removed.floor == 0 {
+		t.Fatalf("a floor of %d", r.removed.floor)
+	}
+	r.sweepIfDue()
+	if _, there := r.catalog.find(old); there || r.swept < r.removed.wide {
+		t.Errorf("a void chunk stays in the catalog; swept up to %d of %d", r.swept, r.removed.wide)
+	}
+	if _, there := r.catalog.find(young); !there {
+		t.Error("one that counts is gone")
+	}
+}
