@@ -90,13 +90,18 @@ class Saver:
             computed: tokens at the end of this step.
         """
         most = entry.wishes.max_offload_tokens
-        if self._states is not None and not self._states.aligned():
+        if entry.outdated or (self._states is not None and not self._states.aligned()):
             most = 0
         entry.tracker = Tracker(computed, prefill_end, MAX_TOKENS if most is None else most)
         if self._prefills:
             self._plan(entry)
         if self._prefills or self._decodes:
             self._watch(entry, computed)
+
+    def end(self, entry: Entry) -> None:
+        """What the run computes from here on is not saved; what is under way of it goes on."""
+        entry.tracker.most = 0
+        self._growth.forget(entry.request.request_id)
 
     def forget(self, request_id: str) -> None:
         """The request was preempted or has ended."""

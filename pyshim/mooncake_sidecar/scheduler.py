@@ -223,8 +223,11 @@ class SchedulerRole:
     def reset(self) -> bool:
         """``reset_cache``: forget proposed hits and have the namespace's chunks dropped.
 
-        Jobs of before are of an older epoch from here on: what the reset dropped
-        is neither stored again by a late one nor taken for saved.
+        Jobs of before are of an older epoch from here on: a late one does not
+        store again what the reset dropped. Nor do runs that are under way: what
+        they hold was computed before the reset, perhaps by other weights, and all
+        that they add to it follows from that. What begins afterwards is saved, a
+        preempted request that resumes included.
         """
         for entry in self._entries.values():
             if entry.load is not None and not entry.load.armed:
@@ -233,7 +236,10 @@ class SchedulerRole:
         if done:
             self._saver.drop()
             self._numbers.epoch += 1
-            self._pins.new_era()
+            for entry in self._entries.values():
+                if entry.tracker is not None:
+                    self._saver.end(entry)
+                entry.outdated = entry.loading or entry.load is not None
         return done
 
     # ---- parts ----
@@ -274,12 +280,13 @@ class SchedulerRole:
                 if entry.load is not None and not entry.load.armed:
                     entry.load = None
                 entry.tracker = None
+                entry.loading = entry.outdated = False
                 self._saver.forget(request_id)
             step.preempted.append(request_id)
 
     def _load(self, entry: Entry) -> JobCommand:
         request, plan = entry.request, entry.load
-        entry.load = None
+        entry.load, entry.loading = None, True
         blocks = table_bytes(plan.tables, plan.token_len, self._block_tokens)
         suspects = blocks[0][4 * (plan.local_tokens // self._block_tokens[0]) :] if self._by_block else b""
         job = self._numbers.take()
@@ -319,5 +326,6 @@ class SchedulerRole:
                 self._begin(entry, computed, request.num_tokens)
 
     def _begin(self, entry: Entry, computed: int, prefill_end: int) -> None:
-        entry.failed = False
+        entry.failed = entry.loading = False
         self._saver.begin(entry, computed, prefill_end)
+        entry.outdated = False

@@ -73,5 +73,9 @@ class Entry:
     tracker: Tracker | None = None
     failed: bool = False
     """A load of it failed: it is computed instead, lookups answer 0 until it has been scheduled."""
+    loading: bool = False
+    """A load of it was sent, and it has not been scheduled since."""
+    outdated: bool = False
+    """Its load under way is of before a reset: the run that begins with it is not saved."""
     asked: bool = False
     """A lookup may have been granted a lease."""

@@ -323,16 +323,50 @@ def test_reset(make_engine):
     engine.drain()
 
 
-def test_a_reset_offers_again_what_was_saved(make_engine):
+@pytest.mark.parametrize("decodes", [False, True], ids=["prefill", "decode"])
+def test_what_runs_at_a_reset_is_saved_no_more(make_engine, decodes):
+    """It was computed before the reset, by other weights perhaps, or upon what was."""
+    engine = make_engine(budget=32, save_decode_cache=decodes)
+    engine.add("a", 96, max_tokens=60)
+    (first,) = stores(engine.step().stores)
+    assert first.token_len == 32
+    if decodes:
+        engine.step()
+        engine.step()
+    assert engine.scheduler.connector.reset_cache()
+    engine.add("b", 40, max_tokens=1, seed=3)
+    parts = []
+    while engine.scheduler.has_requests():
+        parts += stores(engine.step().stores)
+    assert {p.request for p in parts} == {"b"}, "what ran at the reset is saved again"
+    assert max(p.token_len for p in parts) == 32
+    assert engine.used() == 0
+
+
+def test_what_a_reset_preempts_is_saved_from_its_start(make_engine):
     engine = make_engine(budget=32)
     engine.add("a", 96, max_tokens=1)
-    (first,) = stores(engine.step().stores)
-    assert [bool(b) for b in first.tables[0]] == [True, True]
     engine.step()
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
+    parts = []
+    while engine.scheduler.has_requests():
+        parts += stores(engine.step().stores)
+    assert [p.token_len for p in parts] == [32, 64, 96]
+    assert all(parts[0].tables[0]), "blocks that the reset dropped are not offered"
+    assert engine.used() == 0
+
+
+def test_what_is_loading_at_a_reset_is_not_saved(make_engine):
+    """Its bytes were in the store before the reset, and are not to come back."""
+    engine = make_engine(budget=256)
+    engine.add("a", 100, max_tokens=1)
+    engine.lookup.hits["a"] = 80
+    assert engine.step().loads
     assert engine.scheduler.connector.reset_cache()
-    (last,) = stores(engine.step().stores)
-    assert all(last.tables[0]), "blocks that the reset dropped are not offered"
-    engine.drain()
+    parts = stores(engine.step(received={"a"}).stores)
+    while engine.scheduler.has_requests():
+        parts += stores(engine.step().stores)
+    assert parts == [] and engine.used() == 0
 
 
 def test_load_wishes_bound_the_lookup(make_engine):

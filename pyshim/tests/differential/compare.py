@@ -26,6 +26,10 @@ class Comparison:
         self._read_by_run: dict[tuple[str, int], set[int]] = defaultdict(set)
         """Blocks that some job of a run with outstanding jobs may read, or might have."""
         self._late: set[str] = set()
+        self._under_way: set[str] = set()
+        """Requests that have loaded or run since their start or last preemption."""
+        self._ended: set[str] = set()
+        """Those of them that a reset has overtaken."""
 
     # ---- a step's jobs ----
 
@@ -36,8 +40,16 @@ class Comparison:
         assert set(commands.preempted) == preempted
         for request in preempted:
             self._runs[request] += 1
+        self._under_way -= preempted
+        self._ended -= preempted
         self._retirement(commands, output)
-        return self._loads(commands, metadata.theirs), self._saves(commands, metadata.theirs)
+        loads = self._loads(commands, metadata.theirs)
+        self._under_way |= loads.keys() | output.num_scheduled_tokens.keys()
+        return loads, self._saves(commands, metadata.theirs)
+
+    def reset(self):
+        """The namespace was reset, after the last step was scheduled."""
+        self._ended |= self._under_way
 
     def _retirement(self, commands, output):
         late = {part.request for part in stores(commands.stores)} & set(output.finished_req_ids)
@@ -74,7 +86,10 @@ class Comparison:
             other = their_save(meta, self._sizes, self._geometry.spec.hash_block_tokens)
             same = mine[other.request]
             match = next((save for save in same if self._equal(save, other)), None)
-            if match is None:
+            if other.request in self._ended:
+                assert not same, f"saved though computed before a reset: {same}"
+                self._notes.used[rules.ENDED_BY_RESET] += 1
+            elif match is None:
                 assert other.is_empty, f"save: ours {same}, in-tree {other}"
                 self._notes.used[rules.EMPTY_JOB] += 1
             else:
@@ -143,9 +158,14 @@ class Comparison:
         self._notes.used[rules.HELD_LESS] += len(theirs.keys() - ours.keys())
         waits = any(job.ours is not None for job in self._outstanding) or bool(queued)
         assert self._pair.ours.has_pending_push_work() == waits
+        waits = any(job.theirs.job is not None for job in self._outstanding) or bool(self._tails())
         assert self._pair.theirs.has_pending_push_work() == waits, self._outstanding
 
+    def _tails(self):
+        """Tails that the in-tree connector sends with the next step, of requests that have ended, by request."""
+        return self._pair.theirs.connector_scheduler._finished_partial_tail_metas
+
     def _queued_tails(self):
-        """Blocks of tails that were finished with their requests and go out with the next step."""
-        metas = self._pair.theirs.connector_scheduler._finished_partial_tail_metas
-        return {put.block_id for meta in metas.values() for put in meta.boundary_puts}
+        """Blocks of those that ours sends, too."""
+        metas = [meta for request, meta in self._tails().items() if request not in self._ended]
+        return {put.block_id for meta in metas for put in meta.boundary_puts}

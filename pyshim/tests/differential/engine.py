@@ -257,11 +257,15 @@ class Engine:
                 return
 
     def reset(self, running):
+        before = self.notes.store.resets
         try:
             self.scheduler.reset_prefix_cache(reset_running_requests=running, reset_connector=True)
         except RuntimeError as error:  # vLLM: blocks are still in use, by a load or a save
             assert "Failed to reset KV cache" in str(error)
             return
+        finally:
+            if self.notes.store.resets > before:
+                self.comparison.reset()
         self.notes.seen["resets"] += 1
 
     def is_stuck_in_vllm(self):

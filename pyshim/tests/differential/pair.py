@@ -266,7 +266,7 @@ class PairConnector(KVConnectorBase_V1, SupportsHMA):
         return delays
 
     def has_pending_push_work(self):
-        return self.lead.has_pending_push_work()
+        return self.ours.has_pending_push_work() or self.theirs.has_pending_push_work()
 
     def reset_cache(self):
         return self.both("reset_cache")

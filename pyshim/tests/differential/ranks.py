@@ -8,7 +8,6 @@ here, and that the blocks are still held then.
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from . import rules
 from .records import Save
 
 
@@ -120,9 +119,7 @@ class Rank:
         if ours is None or stale:
             return
         start_ours, start_theirs = self._offset(ours), self._theirs.get(theirs.request, 0)
-        if start_ours != start_theirs:
-            assert start_ours < start_theirs, f"{ours}: rank {self.number} is at {start_ours}, in-tree {start_theirs}"
-            self._notes.used[rules.OFFERED_AGAIN] += 1
+        assert start_ours == start_theirs, f"{ours}: rank {self.number} is at {start_ours}, in-tree {start_theirs}"
         for group in self._attention:
             size = self._sizes[group]
             for chunk in range(-(-start_ours // size), -(-theirs.token_len // size)):

@@ -13,7 +13,9 @@ DRAFTS_LAG = (
     "what is decoded with drafts: the in-tree connector counts at most the tokens scheduled in a step, so it falls "
     "behind when drafts were accepted and fewer are drafted next"
 )
-OFFERED_AGAIN = "after a reset everything is offered again: in-tree ranks keep their offsets and leave a hole"
+ENDED_BY_RESET = (
+    "a run that is under way at a reset is saved no more: the in-tree connector goes on with what was computed before"
+)
 
 NOTHING_LEFT = "where less than a hit's unit is left beyond the engine's own cache nothing is asked"
 EMPTY_JOB = "a job without chunks is not sent: the in-tree connector sends it, its ranks do nothing"

@@ -3,7 +3,6 @@
 Without this a comparison that compares nothing would pass.
 """
 
-from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -15,6 +14,7 @@ import mooncake_sidecar.tails as tails
 from engine import write_model
 from mooncake_sidecar.batch import StoreBatch
 from mooncake_sidecar.pins import PinLedger
+from mooncake_sidecar.saving import Saver
 from mooncake_sidecar.scheduler import SchedulerRole
 from mooncake_sidecar.tails import TailPlanner
 from mooncake_sidecar.tracker import Tracker
@@ -87,12 +87,6 @@ def _added(change):
     return patch.object(StoreBatch, "add", add)
 
 
-@contextmanager
-def _no_era():
-    with patch.object(PinLedger, "new_era", lambda self: None):
-        yield
-
-
 def _never_frees():
     return patch.object(PinLedger, "_free", lambda self, blocks: None)
 
@@ -138,6 +132,17 @@ def _preempted_goes_on():
     return patch.object(SchedulerRole, "commands", commands)
 
 
+def _outdated_is_saved():
+    """A load of before a reset begins a run like any other."""
+    real = Saver.begin
+
+    def begin(self, entry, computed, prefill_end):
+        entry.outdated = False
+        real(self, entry, computed, prefill_end)
+
+    return patch.object(Saver, "begin", begin)
+
+
 FAULTS = {
     "a boundary before it is computed": lambda: _planned(_saves_early),
     "the last block of a boundary is left out": lambda: _planned(_saves_short),
@@ -160,7 +165,8 @@ FAULTS = {
     "blocks are never given back": _never_frees,
     "a tail's blocks are not held": lambda: _taken(lambda tables, extra: (tables, ())),
     "the last block of each table is not held": lambda: _taken(lambda tables, extra: ([t[:-1] for t in tables], extra)),
-    "what was saved before a reset counts": _no_era,
+    "what runs at a reset is saved on": lambda: patch.object(Saver, "end", lambda self, entry: None),
+    "what loads at a reset is saved": _outdated_is_saved,
     "a load without the tails' keys": _hit_without_tails,
     "a load that says nothing is there": _loads_what_is_there,
     "a resumed request counts as saved": _preempted_goes_on,
