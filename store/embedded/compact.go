@@ -27,7 +27,7 @@ func (m *Master) compactLocked() bool {
 		emptiest := m.alloc.emptiest(c)
 		for _, id := range emptiest[:min(tries, len(emptiest))] {
 			before := m.stats.SlotsMoved
-			if m.idleRunLocked(id) {
+			if m.idleRunLocked(id) && m.wholeRunLocked(id) {
 				m.vacateLocked(id, moveAtOnce, false)
 			}
 			if m.stats.SlotsMoved > before {
@@ -36,6 +36,17 @@ func (m *Master) compactLocked() bool {
 		}
 	}
 	return false
+}
+
+// wholeRunLocked tells whether all chunks of a run move. One that stays would keep
+// the run from ever being empty, and what left it could come back the next time.
+func (m *Master) wholeRunLocked(id uint32) bool {
+	for i := range m.alloc.slabs[id].slots {
+		if rec, ok := m.seg.ownerOf(id*m.seg.SlotsPerSlab + i); ok && m.live[rec].state != Active {
+			return false
+		}
+	}
+	return true
 }
 
 // vacateLocked moves chunks out of a run, those that were used last first, as

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 // TestCompactionPassesOverWhatDoesNotMove: a run with a chunk that is half stored
@@ -40,6 +41,46 @@ func TestCompactionPassesOverWhatDoesNotMove(t *testing.T) {
 		if !w.checkBytes(s, ns, i, 0) {
 			t.Errorf("chunk %d has not arrived", i)
 		}
+	}
+	w.m.validate(t)
+}
+
+// TestCompactionEnds: two runs that have room for each other's chunks, one of them
+// with a chunk that does not move, do not give each other the rest for ever.
+func TestCompactionEnds(t *testing.T) {
+	const perRun, bytes = 5, 6710848
+	w := newBareWorld(t, 1100<<20)
+	for range 8 {
+		if _, err := w.m.PrepareNext(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.m.noMoreSlabs()
+	s := w.open(1, 1, 100, Declaration{})
+	split := testSpec("halves", bytes, 2)
+	split.TP = 2
+	halves, ns := w.namespace(split), w.namespace(testSpec("m", bytes, 1))
+	// Of the first run a half is left, of the second all but one.
+	w.store(s, halves, 99, 0)
+	for i := range 2*perRun - 1 {
+		w.store(s, ns, i, 0)
+	}
+	for _, i := range []int{0, 1, 2, 3, 8} {
+		if err := w.m.ReportFailed(s, ns, []store.FailedChunk{{Hash: testHash(i), Corrupt: true}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := w.m.alloc.class(w.m.namespaces[ns.ID].groups[0].slotBytes); w.m.alloc.perRun(c) != perRun || c.slabs != 2*int(c.run) || !w.m.alloc.scarce() {
+		t.Fatalf("the runs are not as meant: %d slots each, %d slabs, scarce %v", w.m.alloc.perRun(c), c.slabs, w.m.alloc.scarce())
+	}
+	before := w.m.Stats().SlotsMoved
+	for range 2 * perRun {
+		if !w.m.Tick() {
+			break
+		}
+	}
+	if w.m.Tick() {
+		t.Errorf("after %d moves there are more", w.m.Stats().SlotsMoved-before)
 	}
 	w.m.validate(t)
 }
