@@ -82,15 +82,18 @@ class Report:
     failed: set[str] = field(default_factory=set)
     """Requests of which a load failed on some rank."""
     ready: dict[int, bool] = field(default_factory=dict)
-    """Rank -> whether its jobs are taken; ranks whose daemon is as before are left out."""
+    """Rank -> whether its jobs are taken; those that have no news, and no failed load, are left out."""
     incomplete: dict[int, set[int]] = field(default_factory=dict)
     """Store job -> its parts that some rank has not saved; ``ALL_PARTS`` stands for every one."""
+    renewed: bool = False
+    """Some rank has a new session with its daemon, or its store came or went: what was saved may be gone."""
 
     def add(self, other: "Report") -> None:
         """Add another rank's report."""
         for job, ranks in other.stores.items():
             self.stores[job] = self.stores.get(job, 0) + ranks
         self.failed |= other.failed
+        self.renewed |= other.renewed
         self.ready.update(other.ready)
         for job, parts in other.incomplete.items():
             self.incomplete[job] = self.incomplete.get(job, set()) | parts

@@ -178,7 +178,7 @@ class SchedulerRole:
 
     def report(self, report: Report) -> None:
         """``update_connector_output``: what the workers said."""
-        if report.ready:
+        if report.renewed:
             self._pins.new_era()
         for job, ranks in report.stores.items():
             self._pins.acknowledge(job, ranks, report.incomplete.get(job, ()))

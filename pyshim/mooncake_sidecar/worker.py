@@ -127,7 +127,8 @@ class WorkerRole:
     def take_report(self) -> Report | None:
         """``build_connector_worker_meta``: None if nothing happened."""
         ready, report = self.ready, self._report
-        if ready != self._ready or self._renewed or report.failed:
+        report.renewed = self._renewed or ready != self._ready
+        if report.renewed or report.failed:
             report.ready[self._rank] = ready
         elif not report.stores:
             return None

@@ -141,7 +141,7 @@ class Engine:
         self.scheduler.add_request(request)
         return request
 
-    def step(self, received=(), bad=(), acknowledge=True, ready=None, failed=(), incomplete=(), accepted=None):
+    def step(self, received=(), bad=(), acknowledge=True, ready=None, renewed=False, failed=(), incomplete=(), accepted=None):
         """One step. All stores sent so far are acknowledged, unless told otherwise; ``accepted`` drafts by request."""
         output = self.scheduler.schedule()
         self.output = output
@@ -152,7 +152,7 @@ class Engine:
         if acknowledge:
             done = dict.fromkeys(self.running_stores, 1)
             self.running_stores = []
-        report = SidecarWorkerMetadata(done, set(failed), ready or {}, dict(incomplete))
+        report = SidecarWorkerMetadata(done, set(failed), ready or {}, dict(incomplete), renewed)
         names = list(output.num_scheduled_tokens)
         sampled = []
         for name in names:

@@ -67,6 +67,7 @@ class Rank:
             clock=lambda: time.monotonic() + self.offset,
         )
         self.jobs = 0
+        self.reports = []
         self.received, self.failed, self.bad, self.stores, self.incomplete = [], set(), set(), {}, {}
         self.maintainer.start()
         self.maintainer.first_attempt.wait(PATIENCE_S)
@@ -106,6 +107,7 @@ class Rank:
         self.bad |= self.role.take_bad_blocks()
         report = self.role.take_report()
         if report is not None:
+            self.reports.append(report)
             for job, ranks in report.stores.items():
                 self.stores[job] = self.stores.get(job, 0) + ranks
             self.incomplete |= report.incomplete
@@ -209,7 +211,7 @@ def test_without_a_daemon_jobs_end_in_their_own_step(make_rank):
 
 def test_readiness_is_reported_when_it_changes(start_daemon, make_rank):
     daemon, rank = start_daemon(), make_rank()
-    assert rank.step() == Report(ready={0: True})
+    assert rank.step() == Report(ready={0: True}, renewed=True)
     assert rank.step() is None
     daemon.kill()
     rank.until(lambda: not rank.role.ready)
@@ -391,10 +393,13 @@ def test_without_a_store_jobs_fail_and_the_rank_is_not_ready(start_daemon, make_
     daemon = start_daemon()
     daemon.order(store_ready=False)
     rank = make_rank()
-    assert rank.step() == Report(ready={0: False})
+    assert rank.step() == Report(ready={0: False}, renewed=True)
+    rank.reports.clear()
     rank.load(Request("a", 1), [4])
     rank.until(lambda: rank.received)
     assert rank.bad == {4}
+    # Whoever waits for it may look up again; what was saved is where it was.
+    assert rank.reports == [Report(failed={"a"}, ready={0: False})]
     daemon.order(store_ready=True)
     # It is not asked whether it has a store again before the job is sent.
     stored(rank)

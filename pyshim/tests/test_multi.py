@@ -112,13 +112,13 @@ def test_reports_of_all_ranks_are_folded():
     one = aggregator.aggregate(
         outputs(
             ({"a"}, SidecarWorkerMetadata({1: 1, 2: 1}, {"a"}, {0: True}, {1: {0}, 2: {1}})),
-            (None, SidecarWorkerMetadata({1: 1}, set(), {1: False}, {1: {3}})),
+            (None, SidecarWorkerMetadata({1: 1}, set(), {1: False}, {1: {3}}, True)),
         )
     ).kv_connector_output
     assert not one.finished_recving
     folded = one.kv_connector_worker_meta
-    assert (folded.stores, folded.failed, folded.ready, folded.incomplete) == (
-        {1: 2, 2: 1}, {"a"}, {0: True, 1: False}, {1: {0, 3}, 2: {1}},
+    assert (folded.stores, folded.failed, folded.ready, folded.incomplete, folded.renewed) == (
+        {1: 2, 2: 1}, {"a"}, {0: True, 1: False}, {1: {0, 3}, 2: {1}}, True,
     )  # fmt: skip
     two = aggregator.aggregate(outputs((None, None), ({"a"}, SidecarWorkerMetadata({2: 1}))))
     assert two.kv_connector_output.finished_recving == {"a"}

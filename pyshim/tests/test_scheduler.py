@@ -196,7 +196,7 @@ def test_what_some_rank_may_lack_is_offered_again(make_engine, loss):
     lost = {
         "not acknowledged": {"acknowledge": False},
         "incomplete": {"incomplete": {1: {0}}},
-        "another daemon": {"ready": {0: True}},
+        "another daemon": {"ready": {0: True}, "renewed": True},
     }[loss]
     (first,) = stores(engine.step(**({} if loss == "another daemon" else lost)).stores)
     if loss == "another daemon":
@@ -209,6 +209,17 @@ def test_what_some_rank_may_lack_is_offered_again(make_engine, loss):
     assert len(tables[-1]) >= expected
     engine.drain()
     assert engine.used() == 0
+
+
+def test_a_failed_load_is_no_reason_to_offer_everything_again(make_engine):
+    """The rank says with it that its daemon is there, and that is news of nothing."""
+    engine = make_engine(budget=64)
+    engine.add("a", 150, max_tokens=4)
+    engine.step()
+    engine.step(failed={"of another request"}, ready={0: True})
+    (last,) = stores(engine.step().stores)
+    assert last.tables[0][:8] == [0] * 8
+    engine.drain()
 
 
 def test_only_blocks_that_a_job_may_read_are_held(make_engine):
