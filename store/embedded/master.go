@@ -94,7 +94,7 @@ type Master struct {
 	tagNumber map[string]uint16
 	books     accounts
 	owned     *ownerOrder // nil before the first quota
-	quotaSet  bool        // since Tick has looked whether all are kept
+	quotaSet  bool        // an owner may be over its quota, because that was set
 	pinned    uint64      // bytes of the chunks that are pinned hard
 	draining  bool
 	lower     *lower // the disk tier, or nil; the pointer is set before anybody is served

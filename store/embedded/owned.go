@@ -143,21 +143,26 @@ func (o *ownerOrder) take(d int, e *ownedEnds, rec uint32) {
 	}
 }
 
-// ownedLooks bounds how many chunks of a list are looked at for a victim. A list
-// goes on where it was left.
+// ownedLooks bounds how many chunks of a list are looked at for a victim that was
+// not used. A list goes on where it was left.
 const ownedLooks = 64
 
 // next returns the next chunk of a list to go, of those that may; it stays in its
-// lists. Where all that are looked at were used, that is the first of them.
-func (o *ownerOrder) next(dimension int, number uint16, pin PinKind, may func(rec uint32) bool) (uint32, bool) {
+// lists. Where all that are looked at were used, that is the first of them. While
+// none may, it looks at more, as long as there is patience.
+func (o *ownerOrder) next(dimension int, number uint16, pin PinKind, patience *int, may func(rec uint32) bool) (uint32, bool) {
 	e, first := o.list(dimension, number, pin), nobody
-	for range ownedLooks {
+	begin := e.front
+	for looked := 0; e.front != nobody; looked++ {
 		rec := e.front
-		if rec == nobody {
-			break
+		if looked > 0 && rec == begin {
+			break // all the way round
 		}
-		if rec == first {
-			return rec, true // all the way round
+		if looked >= ownedLooks {
+			if first != nobody || *patience == 0 {
+				break
+			}
+			*patience--
 		}
 		if may(rec) && !o.used.has(rec) {
 			return rec, true
@@ -237,10 +242,11 @@ func (m *Master) listOwnedLocked(from, to uint32) {
 	}
 }
 
-// adoptOrderLocked makes the lists of a master that takes over a store with quotas.
+// adoptOrderLocked makes the lists of a master that takes over a store with
+// quotas. One may have been lowered just before.
 func (m *Master) adoptOrderLocked() {
 	if m.books.quotas() {
-		m.owned = newOwnerOrder(int(m.seg.Records))
+		m.owned, m.quotaSet = newOwnerOrder(int(m.seg.Records)), true
 		m.listOwnedLocked(0, m.fresh)
 	}
 }

@@ -39,8 +39,7 @@ type putCall struct {
 	// full has the slot sizes that this call found no room for: nothing frees any
 	// under the lock, and looking is slow. overQuota is the same for the quota.
 	full, overQuota map[uint32]bool
-	// evicted counts the chunks dropped for quotas.
-	evicted int
+	forQuotas       quotaWork
 	// refused, if not nil, counts puts that the store does not take at present.
 	refused *uint64
 }
@@ -49,7 +48,7 @@ func (m *Master) putCallLocked(c *client, id store.NamespaceID, opts *PutOptions
 	m.timeLocked()
 	call := &putCall{
 		client: c, near: m.nearLocked(opts.Node), namespace: id, owner: owner{namespace: uint16(id)}, ttl: opts.TTL, flags: pinFlags[opts.Pin],
-		full: map[uint32]bool{}, overQuota: map[uint32]bool{},
+		full: map[uint32]bool{}, overQuota: map[uint32]bool{}, forQuotas: newQuotaWork(),
 	}
 	if call.ttl == 0 && opts.Pin == PinNone {
 		call.ttl = time.Duration(m.seg.namespaceTTL(int(id))) * time.Second

@@ -3,6 +3,15 @@ package embedded
 // quotaStep bounds how many chunks are dropped for quotas while the lock is held.
 const quotaStep = 256
 
+// quotaPatience bounds how many chunks are looked at, beyond the usual, of lists
+// that begin with chunks in use.
+const quotaPatience = 1024
+
+// quotaWork is what has been done for quotas while the lock is held.
+type quotaWork struct{ dropped, patience int }
+
+func newQuotaWork() quotaWork { return quotaWork{patience: quotaPatience} }
+
 // SetQuota bounds an owner's bytes; 0 lifts the bound. What the owner has too
 // much goes with its next puts, and with Tick, some chunks at a time.
 func (m *Master) SetQuota(o Owner, bytes uint64) error {
@@ -33,28 +42,28 @@ func (m *Master) SetQuota(o Owner, bytes uint64) error {
 // slot, until it is not. False: the rest is in use or pinned, or the call has
 // dropped as much as it may.
 func (m *Master) makeRoomLocked(call *putCall, o owner, slotBytes uint32) bool {
-	return m.evictWithinLocked(&m.books.namespaces[o.namespace], byNamespace, o.namespace, slotBytes, &call.evicted) &&
-		m.evictWithinLocked(&m.books.tags[o.tag], byTag, o.tag, slotBytes, &call.evicted)
+	return m.evictWithinLocked(&m.books.namespaces[o.namespace], byNamespace, o.namespace, slotBytes, &call.forQuotas) &&
+		m.evictWithinLocked(&m.books.tags[o.tag], byTag, o.tag, slotBytes, &call.forQuotas)
 }
 
 // evictWithinLocked drops an owner's chunks until it has room for a slot of that
-// size, 0 for none. evicted counts them.
-func (m *Master) evictWithinLocked(a *account, dimension int, number uint16, slotBytes uint32, evicted *int) bool {
+// size, 0 for none.
+func (m *Master) evictWithinLocked(a *account, dimension int, number uint16, slotBytes uint32, work *quotaWork) bool {
 	for a.over(uint64(slotBytes)) > 0 {
-		if uint64(slotBytes) > a.quota || *evicted == quotaStep {
+		if uint64(slotBytes) > a.quota || work.dropped == quotaStep {
 			return false // nothing would help, or Tick will
 		}
-		if !m.evictOwnedLocked(dimension, number) {
+		if !m.evictOwnedLocked(dimension, number, &work.patience) {
 			return false
 		}
-		*evicted++
+		work.dropped++
 	}
 	return true
 }
 
 // evictOwnedLocked drops the next chunk of an owner, one on its way down to the
 // disk or not. Softly pinned ones go last.
-func (m *Master) evictOwnedLocked(dimension int, number uint16) bool {
+func (m *Master) evictOwnedLocked(dimension int, number uint16, patience *int) bool {
 	if m.owned == nil {
 		return false
 	}
@@ -62,14 +71,14 @@ func (m *Master) evictOwnedLocked(dimension int, number uint16) bool {
 		mv := m.awayLocked(rec)
 		return !m.live[rec].inUse() && (mv == nil || !mv.writing)
 	}
-	rec, ok := m.owned.next(dimension, number, PinNone, may)
+	rec, ok := m.owned.next(dimension, number, PinNone, patience, may)
 	if !ok {
 		if expired, _ := m.expireLeasesLocked(); expired {
-			rec, ok = m.owned.next(dimension, number, PinNone, may)
+			rec, ok = m.owned.next(dimension, number, PinNone, patience, may)
 		}
 	}
 	if !ok {
-		rec, ok = m.owned.next(dimension, number, PinSoft, may)
+		rec, ok = m.owned.next(dimension, number, PinSoft, patience, may)
 	}
 	if !ok {
 		return false
@@ -80,20 +89,23 @@ func (m *Master) evictOwnedLocked(dimension int, number uint16) bool {
 }
 
 // keepQuotasLocked drops some of what owners have too much since a quota was set;
-// otherwise puts see to it. True: there may be more.
+// otherwise puts see to it. What is in use is tried again the next time. True:
+// there may be more to do at once.
 func (m *Master) keepQuotasLocked() bool {
 	if !m.quotaSet {
 		return false
 	}
-	evicted := 0
+	work := newQuotaWork()
+	m.quotaSet = false
 	for i := range m.books.namespaces {
-		m.evictWithinLocked(&m.books.namespaces[i], byNamespace, uint16(i), 0, &evicted)
+		m.evictWithinLocked(&m.books.namespaces[i], byNamespace, uint16(i), 0, &work)
+		m.quotaSet = m.quotaSet || m.books.namespaces[i].over(0) > 0
 	}
 	for i := range m.books.tags {
-		m.evictWithinLocked(&m.books.tags[i], byTag, uint16(i), 0, &evicted)
+		m.evictWithinLocked(&m.books.tags[i], byTag, uint16(i), 0, &work)
+		m.quotaSet = m.quotaSet || m.books.tags[i].over(0) > 0
 	}
-	m.quotaSet = evicted == quotaStep
-	return m.quotaSet
+	return m.quotaSet && work.dropped > 0
 }
 
 func (m *Master) ownerOfLocked(rec uint32) owner {

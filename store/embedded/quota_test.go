@@ -87,6 +87,81 @@ func TestLoweredQuotaIsKeptInSteps(t *testing.T) {
 	}
 }
 
+// TestLoweredQuotaIsKeptBehindLeases: chunks in use at the front of an owner's
+// list neither keep the others from going nor puts from being granted, and make
+// no Tick ask for another at once.
+func TestLoweredQuotaIsKeptBehindLeases(t *testing.T) {
+	const chunks, leased, quota = 1000, 300, 500
+	w := newWorld(t, 64<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 4<<10, 1))
+	held := make([]int, leased)
+	for i := range chunks {
+		w.store(s, ns, i, 0)
+		if i < leased {
+			held[i] = i
+		}
+	}
+	w.m.Grant(ns.ID, store.Lease{Engine: "e", Request: "1"}, chunkKeys(held...), time.Hour)
+	if err := w.m.SetQuota(Owner{Namespace: ns.ID}, quota*4<<10); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.storeAs(s, ns, PutOptions{}, chunks); got != store.PutRefused { // it drops no more than its part
+		t.Fatalf("put: %v", got)
+	}
+	if got := w.m.Stats().Removed[RemovedQuota]; got != quotaStep {
+		t.Fatalf("a put dropped %d chunks, want %d", got, quotaStep)
+	}
+	for w.m.Tick() {
+	}
+	if got := w.m.Stats().Chunks; got != quota {
+		t.Fatalf("%d chunks are left, want %d", got, quota)
+	}
+	if got := w.storeAs(s, ns, PutOptions{}, chunks); got != store.PutGranted {
+		t.Fatalf("put: %v", got)
+	}
+	w.m.validate(t)
+	// Lower than what is leased: that is kept when the leases have ended.
+	if err := w.m.SetQuota(Owner{Namespace: ns.ID}, 10*4<<10); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 * chunks / quotaStep {
+		w.m.Tick()
+	}
+	if got := w.m.Stats().Chunks; got != leased || w.m.Tick() {
+		t.Fatalf("%d chunks are left, want the %d that are leased; and nothing more can be done", got, leased)
+	}
+	w.m.ReleaseLeases("e", []string{"1"})
+	for w.m.Tick() {
+	}
+	if got := w.m.Stats().Chunks; got != 10 {
+		t.Fatalf("%d chunks are left, want 10", got)
+	}
+	w.m.validate(t)
+}
+
+// TestLoweredQuotaOutlivesTheMaster: one that was not kept yet is kept by the next.
+func TestLoweredQuotaOutlivesTheMaster(t *testing.T) {
+	w := newWorld(t, 64<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 4<<10, 1))
+	fillWhole(t, w.m, s, ns, 0, 3*quotaStep, 1)
+	if err := w.m.SetQuota(Owner{Namespace: ns.ID}, 10*4<<10); err != nil {
+		t.Fatal(err)
+	}
+	w.m.Tick()
+	w.crash()
+	if before := w.m.Stats().Chunks; before <= 10 {
+		t.Fatalf("%d chunks are left before the test", before)
+	}
+	for w.m.Tick() {
+	}
+	if got := w.m.Stats().Chunks; got != 10 {
+		t.Fatalf("%d chunks are left, want 10", got)
+	}
+	w.m.validate(t)
+}
+
 // TestQuotaSparesWhatIsUsed: a chunk that was used since the hand came by stays,
 // and one in use does anyway.
 func TestQuotaSparesWhatIsUsed(t *testing.T) {
