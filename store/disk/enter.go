@@ -77,6 +77,7 @@ func (t *Tier) dropRegionLocked(id uint32) {
 // beginRegionLocked opens a region whose header is written.
 func (t *Tier) beginRegionLocked(id uint32, sequence uint64) {
 	t.log.begin(id, sequence)
+	t.unsynced = true
 	if t.removed.begun(id) {
 		t.changedLocked(true)
 	}

@@ -19,20 +19,23 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 	}
 	asked := t.asked
 	// Regions that left the catalog need to be noted only before a removal that
-	// goes by the catalog is said to be done.
-	if !t.dirty && (t.settled == asked || !t.removed.unnoted()) {
+	// goes by the catalog is said to be done. So do those that were begun anew: with
+	// the power their headers would be lost, and what they had before would be back.
+	if !t.dirty && (t.settled == asked || !t.removed.unnoted() && !t.unsynced) {
 		t.settledUpToLocked(asked)
 		t.mu.Unlock()
 		return -1
 	}
 	t.pruneLocked()
 	note, fewer := t.removed.note(), t.fewer
-	t.dirty, t.fewer = false, false
+	sync := fewer || t.unsynced
+	t.dirty, t.fewer, t.unsynced = false, false, false
 	t.mu.Unlock()
 
 	err := t.onControl(ctx, "note removals", func([]byte) error {
-		if fewer {
-			// What overwrote the records that were void must not be lost with the power.
+		if sync {
+			// What overwrote records must not be lost with the power, be they void by
+			// what the list had before, or not in the catalog when it was added to.
 			if err := t.file.Sync(); err != nil {
 				return err
 			}
@@ -42,7 +45,7 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.noteFails = err != nil; t.noteFails {
-		t.dirty, t.fewer = true, t.fewer || fewer
+		t.dirty, t.fewer, t.unsynced = true, t.fewer || fewer, t.unsynced || sync
 		t.settledLocked()
 		return retryInterval
 	}

@@ -129,7 +129,7 @@ func (t *Tier) format(o *opened, page []byte) error {
 
 func (t *Tier) opened(o *opened) {
 	t.mu.Lock()
-	t.file, t.identity = o.file, o.super.identity
+	t.file, t.identity, t.unsynced = o.file, o.super.identity, true // by whoever had it before
 	t.emptyLocked(o.super.regionBytes)
 	if t.removed.identity != t.identity {
 		t.removed, t.noted = o.removed, o.removed.count

@@ -3,6 +3,7 @@ package disk
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"slices"
@@ -130,13 +131,23 @@ func (s *scan) findRegions(ctx context.Context) error {
 	t.log.unused = uint32(len(s.headers) + len(idle) + len(s.lost))
 	s.regions = int(t.log.unused)
 	t.log.idle = idle
-	t.log.sequence = latest
+	t.log.sequence = latest + leap()
 	for _, r := range s.headers {
 		t.log.regions[r.id].sequence = r.sequence
 	}
 	t.stats.ScanRegions, t.stats.ScannedRegions = uint64(len(s.headers)), 0
 	t.stats.RecoveredChunks, t.stats.DroppedOnes = 0, 0
 	return nil
+}
+
+// leap is how far the numbers of the regions' uses go on from the latest that was
+// found. There may have been later ones, of which the headers can't be read or were
+// lost with the power, and not their records: those must not be taken for records of
+// a new use.
+func leap() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	return le.Uint64(b[:]) >> 24
 }
 
 // walkRegions takes region after region until none is left.

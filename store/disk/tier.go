@@ -64,6 +64,7 @@ type Tier struct {
 	earlyAll bool   // of everything
 	dirty    bool   // the file of removals is to be written
 	fewer    bool   // and has fewer of them than it had
+	unsynced bool   // a region was begun anew since the data file was synced
 	sweep    bool   // void entries are to be dropped
 	swept    uint64 // no entry is void by a removal up to this number
 	held     map[*hold]struct{}
