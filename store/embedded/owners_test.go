@@ -367,3 +367,33 @@ func TestTopPrefixes(t *testing.T) {
 		t.Fatalf("%+v", got)
 	}
 }
+
+// TestRemovalOfATagThatHasGone: a removal by tag does not take for its own what
+// has the tag's number by then.
+func TestRemovalOfATagThatHasGone(t *testing.T) {
+	w := newWorld(t, 8<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 4<<10, 1))
+	gone, last := "gone", fmt.Sprint(maxTags-2)
+	w.storeAs(s, ns, PutOptions{SaltTag: gone}, 1)
+	sel, err := w.m.selection(&Scope{SaltTag: &gone})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := w.m.Remove(t.Context(), Scope{SaltTag: &gone}); err != nil || got.Chunks != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	for i := range maxTags - 1 {
+		if err := w.m.SetQuota(Owner{Tag: fmt.Sprint(i)}, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.storeAs(s, ns, PutOptions{SaltTag: last}, 2)
+	if got := w.m.tagNumber[last]; got != sel.tag {
+		t.Fatalf("the last tag has number %d, want that of the one that has gone, %d", got, sel.tag)
+	}
+	var done Removal
+	if err := w.m.removeScanned(t.Context(), &done, sel, sel.has); err != nil || done.Chunks != 0 || !w.exists(ns, 2) {
+		t.Fatalf("%+v, %v: another tag's chunk went", done, err)
+	}
+}

@@ -62,10 +62,16 @@ type selection struct {
 	digest       *[32]byte // the namespace in the disk's words
 	groups       int       // of the namespace
 	tagText      *string   // the tag in the disk's words; nil: any
+	tags         []string  // the master's, by number
 }
 
+// has tells whether a record is meant. A tag of which nothing is left gives its
+// number to another, also between two steps of a removal.
+//
+// REQUIRES: the master's lock is held.
 func (s *selection) has(r *record) bool {
-	return !s.nothing && (s.anyNamespace || r.namespace == s.namespace) && (s.anyTag || r.saltTag == s.tag)
+	return !s.nothing && (s.anyNamespace || r.namespace == s.namespace) &&
+		(s.anyTag || r.saltTag == s.tag && s.tags[s.tag] == *s.tagText)
 }
 
 func (m *Master) selection(scope *Scope) (*selection, error) {
@@ -82,7 +88,7 @@ func (m *Master) selection(scope *Scope) (*selection, error) {
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	sel := &selection{scope: scope, anyNamespace: scope.Namespace == nil, anyTag: scope.SaltTag == nil}
+	sel := &selection{scope: scope, anyNamespace: scope.Namespace == nil, anyTag: scope.SaltTag == nil, tags: m.tags}
 	if !sel.anyNamespace {
 		ns, err := m.namespaceLocked(*scope.Namespace)
 		if err != nil {
