@@ -11,9 +11,11 @@ const MaxLedgerRequests = 1 << 16
 // concurrent use.
 //
 // Request ids repeat: a preempted request comes back under its id with its
-// blocks computed anew. A job that was begun before must not move the offset of
-// the one that came after; therefore only a job that its request's entry lists
-// counts, and retiring a request forgets the entry with its jobs.
+// blocks computed anew, and a client may name its next request as its last. A
+// job that was begun before must not move the offset of the one that came after;
+// therefore a job counts for the entry that it was begun with, and preempting or
+// finishing a request takes its entry's name away. The jobs of a preempted one
+// are void; those of a finished one are not, as its blocks stay held for them.
 //
 // A job is known by its parts: each is of one request.
 //
@@ -33,13 +35,13 @@ type JobPart struct {
 	Part int
 }
 
-// request is an entry. INVARIANT: it is in requests, under its id, or retired.
+// request is an entry. INVARIANT: it is in requests, under its id, or preempted
+// or finished.
 type request struct {
-	id       string
-	offset   int // tokens saved from the first on, without a hole
-	live     int // parts begun and not done
-	finished bool
-	retired  bool
+	id     string
+	offset int // tokens saved from the first on, without a hole
+	live   int // parts begun and not done
+	void   bool
 }
 
 // NewLedger returns an empty ledger of at most maxRequests.
@@ -77,19 +79,16 @@ func (l *Ledger) Begin(epoch uint64, id string, part JobPart) bool {
 		l.requests[id] = element
 	}
 	r := entry(element)
-	// A finished id with jobs under way that gets another job is a new request
-	// of the same name; what it shares with the old one is its content.
-	r.finished = false
 	r.live++
 	l.owner[part] = r
 	return true
 }
 
 // Offset returns how many tokens of the part's request are saved. ok is false
-// when the request was retired since the job began: the part is void.
+// when the request was preempted since the job began: the part is void.
 func (l *Ledger) Offset(part JobPart) (tokens int, ok bool) {
 	r := l.owner[part]
-	if r == nil || r.retired {
+	if r == nil || r.void {
 		return 0, false
 	}
 	return r.offset, true
@@ -98,41 +97,26 @@ func (l *Ledger) Offset(part JobPart) (tokens int, ok bool) {
 // Advance notes that the part's request is saved up to tokens. It never moves
 // back, and does nothing for a void part.
 func (l *Ledger) Advance(part JobPart, tokens int) {
-	if r := l.owner[part]; r != nil && !r.retired {
+	if r := l.owner[part]; r != nil && !r.void {
 		r.offset = max(r.offset, tokens)
 	}
 }
 
-// Done ends a part. A finished request is forgotten with its last one.
+// Done ends a part.
 func (l *Ledger) Done(part JobPart) {
-	r := l.owner[part]
-	if r == nil {
-		return
-	}
-	delete(l.owner, part)
-	r.live--
-	if r.finished && r.live == 0 {
-		l.retire(r)
+	if r := l.owner[part]; r != nil {
+		delete(l.owner, part)
+		r.live--
 	}
 }
 
-// Finish retires a request once its jobs are done.
-func (l *Ledger) Finish(id string) {
-	element := l.requests[id]
-	if element == nil {
-		return
-	}
-	if r := entry(element); r.live > 0 {
-		r.finished = true
-	} else {
-		l.retire(r)
-	}
-}
+// Finish forgets a request; its jobs under way go on.
+func (l *Ledger) Finish(id string) { l.forget(id) }
 
-// Preempt retires a request at once; its jobs under way are void.
+// Preempt forgets a request; its jobs under way are void.
 func (l *Ledger) Preempt(id string) {
-	if element := l.requests[id]; element != nil {
-		l.retire(entry(element))
+	if r := l.forget(id); r != nil {
+		r.void = true
 	}
 }
 
@@ -142,15 +126,15 @@ func (l *Ledger) Requests() int { return len(l.requests) }
 // Live returns the number of parts that are begun and not done.
 func (l *Ledger) Live() int { return len(l.owner) }
 
-func (l *Ledger) retire(r *request) {
-	if r.retired {
-		return
+// forget takes the name off the request that has it.
+func (l *Ledger) forget(id string) *request {
+	element := l.requests[id]
+	if element == nil {
+		return nil
 	}
-	r.retired = true
-	if element := l.requests[r.id]; element != nil && entry(element) == r {
-		l.order.Remove(element)
-		delete(l.requests, r.id)
-	}
+	l.order.Remove(element)
+	delete(l.requests, id)
+	return entry(element)
 }
 
 // makeRoom forgets the oldest request when the ledger is full. That costs its
@@ -161,7 +145,7 @@ func (l *Ledger) makeRoom() {
 		for oldest.Next() != nil && entry(oldest).live > 0 {
 			oldest = oldest.Next()
 		}
-		l.retire(entry(oldest))
+		l.Preempt(entry(oldest).id)
 	}
 }
 

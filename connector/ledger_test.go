@@ -44,6 +44,23 @@ func TestLedgerFinishWaitsForJobs(t *testing.T) {
 	}
 }
 
+// The id of a request that has ended is used again while its job still runs: by
+// another prompt, of which nothing is saved.
+func TestLedgerFinishFreesTheName(t *testing.T) {
+	l := NewLedger(10)
+	l.Begin(1, "a", part(1))
+	l.Advance(part(1), 64)
+	l.Finish("a")
+	l.Begin(1, "a", part(2))
+	offset(t, l, 2, 0, true)
+	l.Advance(part(1), 128)
+	offset(t, l, 2, 0, true)
+	offset(t, l, 1, 128, true)
+	l.Preempt("a") // the new one
+	offset(t, l, 1, 128, true)
+	offset(t, l, 2, 0, false)
+}
+
 // The id of a preempted request is used again while its old job still runs.
 func TestLedgerPreemptVoidsOldJobs(t *testing.T) {
 	l := NewLedger(10)
@@ -92,8 +109,8 @@ func TestLedgerProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := NewLedger(1000)
 		type incarnation struct {
-			offset, live      int
-			finished, retired bool
+			offset  int
+			retired bool
 		}
 		current := map[string]*incarnation{}
 		jobs := map[uint64]*incarnation{}
@@ -107,8 +124,6 @@ func TestLedgerProperties(t *testing.T) {
 				if current[id] == nil {
 					current[id] = &incarnation{}
 				}
-				current[id].finished = false
-				current[id].live++
 				jobs[next] = current[id]
 				live = append(live, next)
 			case "finish", "preempt":
@@ -119,11 +134,9 @@ func TestLedgerProperties(t *testing.T) {
 				} else {
 					l.Preempt(id)
 				}
-				if inc != nil && (op == "preempt" || inc.live == 0) {
-					inc.retired = true
+				if inc != nil {
+					inc.retired = op == "preempt"
 					delete(current, id)
-				} else if inc != nil {
-					inc.finished = true
 				}
 			default:
 				if len(live) == 0 {
@@ -140,15 +153,6 @@ func TestLedgerProperties(t *testing.T) {
 				}
 				l.Done(part(job))
 				live = append(live[:i], live[i+1:]...)
-				inc.live--
-				if inc.finished && inc.live == 0 {
-					inc.retired = true
-					for id, c := range current {
-						if c == inc {
-							delete(current, id)
-						}
-					}
-				}
 			}
 			for _, job := range live {
 				got, ok := l.Offset(part(job))

@@ -261,8 +261,11 @@ class SchedulerRole:
 
     def _retire(self, output: Any, step: StepCommands) -> None:
         # Workers retire requests before they take the step's jobs, so one whose
-        # tail is only sent now is retired with the next step.
+        # tail is only sent now is retired with the next step; but at once where
+        # its id begins again now: what is saved of the one is not of the other.
         late = self._saver.late
+        if late:
+            late = late - {new.req_id for new in output.scheduled_new_reqs}
         step.finished += self._retire_next
         self._retire_next = []
         if self._running:

@@ -117,6 +117,24 @@ def test_a_tail_finished_with_its_request_is_held_and_sent_with_the_next_step():
     assert pool.held() == set() and not made.pending
 
 
+def test_an_id_that_begins_again_with_its_tail_is_retired_at_once():
+    """Else ranks take what was saved of the old request for the new one's, or forget the new one."""
+    made, pool = role(geometry())
+    req = request(43)
+    made.match(req, 0)
+    first = made.commands(step(new=43, scheduled=43, tables=TABLES)).stores
+    made.report(Report({command.job: 1 for command in first}))
+    made.finished_tail(req, TABLES, [(2, 23, 40)])
+    made.finished(req)
+    made.match(request(32), 0)
+    commands = made.commands(step(new=32, scheduled=32, tables=TABLES, finished=["r"]))
+    assert [(p.request, p.token_len) for p in stores(commands.stores)] == [("r", 0), ("r", 32)]
+    assert commands.finished == ["r"]
+    assert made.commands(step()).finished == []
+    made.report(Report({command.job: 1 for command in commands.stores}))
+    assert pool.held() == set() and not made.pending
+
+
 def test_a_tail_that_a_reset_overtakes_is_let_go():
     """It goes out with the next step, whose epoch is a newer one: what the reset dropped must not come back."""
     made, pool = role(geometry())
