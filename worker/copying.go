@@ -34,10 +34,10 @@ func memoryOf(segments []store.Segment, place store.Place, shardBytes int) ([]by
 
 // copyAll copies in batches. The job board is looked at before every batch, and
 // by the device before every shard.
-// after, when not nil, is told of each batch that was copied; copies[i].Checksum
-// is set by then. On an error the batch under way is in an unknown state, and
+// after is told of each batch that was copied; copies[i].Checksum is set by then,
+// and what it returns ends the copies. On an error the batch under way is in an unknown state, and
 // no copy of the job is under way any more.
-func (n *session) copyAll(j *job, direction Direction, copies []ShardCopy, after func(from, to int)) error {
+func (n *session) copyAll(j *job, direction Direction, copies []ShardCopy, after func(from, to int) error) error {
 	for from := 0; from < len(copies); {
 		j.loop.Beat()
 		to := n.batchEnd(copies, from)
@@ -53,8 +53,8 @@ func (n *session) copyAll(j *job, direction Direction, copies []ShardCopy, after
 			}
 			return fmt.Errorf("%w: %w", errCopy, err)
 		}
-		if after != nil {
-			after(from, to)
+		if err := after(from, to); err != nil {
+			return err
 		}
 		from = to
 	}

@@ -10,6 +10,9 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/storetest"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
 
@@ -63,8 +66,40 @@ func TestFailedCopyOfALoadReportsAllBehindIt(t *testing.T) {
 	r.settled()
 }
 
-// A store whose copy fails publishes nothing of it, and the request's next job
-// stores the range again.
+// misplacing is a store that names memory which is not there, for one put.
+type misplacing struct {
+	*storetest.FakeStore
+	hash kv.Hash
+}
+
+func (m *misplacing) PutStart(ctx context.Context, ns store.Namespace, opts store.PutOptions, items []store.PutItem) ([]store.PutGrant, error) {
+	grants, err := m.FakeStore.PutStart(ctx, ns, opts, items)
+	for i := range grants {
+		if items[i].Hash == m.hash {
+			grants[i].Place.Segment = 7
+		}
+	}
+	return grants, err
+}
+
+// A place that is none is the fault of its chunk, and no other's.
+func TestABadPlaceIsItsChunksOwn(t *testing.T) {
+	r := newRig(t, func(cfg *worker.Config) {
+		fake, _ := cfg.Store.(*storetest.FakeStore)
+		cfg.Store = &misplacing{FakeStore: fake, hash: hashAt("a", 2)}
+	})
+	e := r.engine()
+	job := e.batch(e.part("a", ids(1, 4)), e.part("b", ids(5, 2)))
+	res := e.do(job)
+	want(t, res, job.Job, connector.StatusFailed, "bad_location")
+	if !bytes.Equal(res.Incomplete, table(0)) || res.Chunks != 5 {
+		t.Errorf("%+v", res)
+	}
+	r.settled() // and its ticket was given back
+}
+
+// A store of which a batch fails keeps what was copied before it, and the
+// request's next job goes on there.
 func TestFailedCopyOfAStoreIsTriedAgain(t *testing.T) {
 	device := &failingDevice{Device: hostdev.Device{}}
 	r := newRig(t, func(cfg *worker.Config) { cfg.Devices = map[string]worker.Device{"host": device} })
@@ -72,15 +107,19 @@ func TestFailedCopyOfAStoreIsTriedAgain(t *testing.T) {
 	device.countdown.Store(2)
 	job := e.storeJob("p", ids(1, 6))
 	want(t, e.do(job), job.Job, connector.StatusFailed, "copy_failed")
-	if n := r.store.Published(); n != 0 {
-		t.Errorf("%d shards of a job that failed are published", n)
+	if n := r.store.Published(); n != 2 {
+		t.Errorf("%d shards are published, those of the batch before the one that failed are 2", n)
 	}
+	before := len(r.store.Puts())
 	for r.store.OpenPuts() > 0 { // they are revoked behind the result
 		runtime.Gosched()
 	}
 	job = e.storeJob("p", ids(1, 6))
-	if res := e.do(job); res.Status != connector.StatusOK || res.Chunks+res.Existing != 6 {
+	if res := e.do(job); res.Status != connector.StatusOK || res.Chunks != 4 {
 		t.Errorf("the next job: %+v", res)
+	}
+	if got := r.store.Puts()[before:]; len(got) != 4 || got[0].Depth != 2 {
+		t.Errorf("the next job asked for %+v", got)
 	}
 	load := e.loadJob("p", ids(30, 6))
 	want(t, e.do(load), load.Job, connector.StatusOK, "")

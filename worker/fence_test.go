@@ -76,12 +76,14 @@ func TestFenceTestSeesABrokenServer(t *testing.T) {
 }
 
 // storeFenceHolds cancels a store that is held up in its last batch, and takes
-// its blocks. It reports whether nothing of them was published.
+// its blocks. It reports whether nothing of that batch was published, and of the
+// one before it what the blocks held.
 func storeFenceHolds(t *testing.T, faults worker.Faults) bool {
 	r := newRig(t, func(cfg *worker.Config) { cfg.Faults = faults })
 	e := r.engine()
 	r.gate.armed.Store(true)
 	job := e.storeJob("p", ids(1, 4))
+	first := [][]byte{bytes.Clone(e.block(1)), bytes.Clone(e.block(2))}
 	e.send(job)
 	<-r.gate.entered
 	r.gate.proceed <- struct{}{}
@@ -105,12 +107,15 @@ func storeFenceHolds(t *testing.T, faults worker.Faults) bool {
 			break
 		}
 	}
-	holds := r.store.Published() == 1
+	holds := r.store.Published() == len(first)+1
+	for i, block := range first {
+		holds = holds && bytes.Equal(r.store.Bytes(0, hashAt("p", i), 0), block)
+	}
 	r.settled()
 	return holds
 }
 
-func TestCancelledStoreIsNotPublished(t *testing.T) {
+func TestCancelledStorePublishesNoMore(t *testing.T) {
 	if !storeFenceHolds(t, worker.Faults{}) {
 		t.Error("a cancelled store was published")
 	}

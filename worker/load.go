@@ -61,7 +61,10 @@ func (l *load) run() error {
 		}
 		copies[i] = ShardCopy{Group: it.group, Shard: l.n.rank.local(it.group, it.shard), BlockID: it.block, Memory: memory}
 	}
-	return l.n.copyAll(l.j, Load, copies, func(from, to int) { l.verify(copies, from, to) })
+	return l.n.copyAll(l.j, Load, copies, func(from, to int) error {
+		l.verify(copies, from, to)
+		return nil
+	})
 }
 
 // get takes the references, all of them before the first copy, so that what is

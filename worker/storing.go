@@ -40,8 +40,9 @@ type storePart struct {
 	failed     bool
 }
 
-// runStore does a store: room first, then copies, then publication, for all
-// parts at once. A request's saved length advances up to the first chunk that is
+// runStore does a store, of all parts at once: room first, then batch by batch
+// copies and publication, so that a large job that fails, or is given up, keeps
+// what it has got to; a small one is a single batch. A request's saved length advances up to the first chunk that is
 // missing: a hole makes all behind it useless, so the next job of the request
 // tries from there.
 func (n *session) runStore(j *job) *connector.Result {
@@ -99,15 +100,15 @@ func (s *storing) run() error {
 		return err
 	}
 	defer s.times.moved()
-	if err := s.n.copyAll(s.j, Store, copies, nil); err != nil {
-		return err
-	}
-	// The last look: between the copies and here the engine may have given the
-	// blocks up, and only its word says what the bytes were.
-	if s.n.isCancelled(s.j) {
-		return errCancelled
-	}
-	if err := s.publish(copies, at); err != nil {
+	err = s.n.copyAll(s.j, Store, copies, func(from, to int) error {
+		// The last look: between the copies and here the engine may have given the
+		// blocks up, and only its word says what the bytes were.
+		if s.n.isCancelled(s.j) {
+			return errCancelled
+		}
+		return s.publish(copies[from:to], at[from:to])
+	})
+	if err != nil {
 		return err
 	}
 	s.settle()
@@ -156,8 +157,10 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 			}
 			it := &s.items[i]
 			memory, err := memoryOf(segments, grants[i-from].Place, s.n.rank.groups[it.put.Group].shardBytes)
-			if err != nil {
-				return nil, nil, err
+			if err != nil { // its ticket stays open, and is revoked
+				s.fail(i, reasonBadPlace)
+				s.n.srv.cfg.Log.Warn("place refused", "job", s.j.id, "error", err)
+				continue
 			}
 			group := int(it.put.Group)
 			copies = append(copies, ShardCopy{Group: group, Shard: s.n.rank.local(group, it.put.Shard), BlockID: it.block, Memory: memory})
@@ -239,7 +242,7 @@ func (s *storing) fail(i int, reason string) {
 	}
 }
 
-// publish ends the puts.
+// publish ends the puts of what was copied.
 func (s *storing) publish(copies []ShardCopy, at []int) error {
 	for from := 0; from < len(copies); from += maxCall {
 		s.j.loop.Beat()
