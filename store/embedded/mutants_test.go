@@ -33,6 +33,9 @@ func TestMutants(t *testing.T) {
 	for _, m := range tierMutants {
 		findMutant(t, "TestMetamorphicTier", tierShare, &m)
 	}
+	for _, m := range slipMutants {
+		findMutant(t, m.test, 1, &m.mutant)
+	}
 }
 
 // findMutant has a test look for a mutant; share is what it makes of its time.

@@ -66,3 +66,35 @@ func TestChainThatIsBeingWritten(t *testing.T) {
 		d.unmount()
 	})
 }
+
+// TestRemovedUnderAnotherTag: a chunk that is removed by its tag in memory goes from
+// the disk, too, which has it under the tag of who stored it first.
+func TestRemovedUnderAnotherTag(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDiskWorld(t, 16<<20, &disktest.Dir{}, smallDisk())
+		s := d.open(1, 1, 100, Declaration{})
+		ns, other := d.namespace(testSpec("m", 256<<10, 1)), d.namespace(testSpec("other", 256<<10, 1))
+		d.storeChained(s, ns, 0, "first")
+		for i := range 150 {
+			d.storeChained(s, other, i, "")
+		}
+		key := d.m.diskKey(ns.ID, 0, new(testHash(0)))
+		if found, there := d.tier.Look(&key); !there || found.Tag != "first" {
+			t.Fatalf("on the disk: %v, %+v", there, found)
+		}
+		d.storeChained(s, ns, 0, "second")
+		tag := "second"
+		done, err := d.m.Remove(t.Context(), Scope{SaltTag: &tag})
+		if err != nil || done.Chunks != 1 || done.OnDisk != 1 {
+			t.Errorf("removed %+v, %v", done, err)
+		}
+		for range 2 {
+			if d.exists(ns, 0) {
+				t.Error("the chunk is there")
+			}
+			d.reboot()
+			ns = d.namespace(testSpec("m", 256<<10, 1))
+		}
+		d.unmount()
+	})
+}
