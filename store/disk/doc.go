@@ -48,11 +48,15 @@
 // record is found at the start, when a chunk is written, looked up and read, and
 // it needs neither the record nor an entry in the catalog. A removal is
 // acknowledged when the list is on the disk, in a small file that is replaced
-// whole; before, the caller is told that a restart may undo it.
+// whole; before, the caller is told that a restart may undo it. A record is written
+// after the removals that it is younger than: one that is ahead of the list says
+// that a removal was lost, and all that is older is given up.
 //
 // A removal that goes by what the catalog knows, as of a chain, finds all there
 // is: a region that leaves the catalog before it is written over is void as a
-// whole (removals.void), and so is what a failed write may have left. The list is
+// whole (removals.void), and so is what a failed write may have left; and the file is
+// synced before the removal is acknowledged if a region was begun anew since it was
+// synced last, as the power could take the header that voids what it had. The list is
 // short: what is older than all records is forgotten, and at a quarter of a million
 // lines the oldest chunks are given up with the oldest half of it.
 //
