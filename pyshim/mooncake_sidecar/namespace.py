@@ -268,9 +268,18 @@ def _cut(kv_cache_config: Any, ranks: Ranks, kv_heads: int, store_tp: int) -> in
     reason = sharing.why_not(
         specs, kv_cache_config.kv_cache_layout, ranks.tp, ranks.pcp * ranks.dcp > 1, kv_heads, store_tp
     )
-    pages = {run.bytes for run in layout.runs_from_config(kv_cache_config)}
+    runs = layout.runs_from_config(kv_cache_config)
+    pages = {run.bytes for run in runs}
     if not reason and pages != {spec.unpadded_page_size_bytes for spec in specs}:
         reason = "blocks of its layers have several lengths, or are padded"
+    pieces = len(specs) * len(runs) * sharing.piece_count(
+        kv_cache_config.kv_cache_layout, max(spec.block_size for spec in specs), store_tp // ranks.tp
+    )
+    if not reason and pieces > sharing.MAX_SEGMENTS:
+        reason = (
+            f"a rank's blocks would be in {pieces} pieces, at most {sharing.MAX_SEGMENTS} can be registered; "
+            "smaller blocks (--block-size), or VLLM_KV_CACHE_LAYOUT=LBHNC, make fewer"
+        )
     if reason:
         logger.warning(
             "shards are not shared with engines of another tensor-parallel size, as store_tp_size %d asks for: %s",

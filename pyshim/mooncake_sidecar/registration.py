@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from mooncake_sidecar import daemons, paths
+from mooncake_sidecar import daemons, paths, sharing
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.board import JobBoard
 from mooncake_sidecar.config import Settings
@@ -74,6 +74,11 @@ def describe(
         for group in range(groups)
         for s in segments
     ]
+    if len(every) > sharing.MAX_SEGMENTS:
+        raise UnsupportedLayout(
+            f"the KV cache is in {len(every)} pieces of {groups} groups, at most {sharing.MAX_SEGMENTS} can be registered"
+            + ("; leave store_tp_size out" if cut else "")
+        )
     return Memory(regions, descriptors, every)
 
 

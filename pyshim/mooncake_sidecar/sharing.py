@@ -16,6 +16,9 @@ from typing import Any
 _KINDS = {"FullAttentionSpec", "SlidingWindowSpec", "ChunkedLocalAttentionSpec"}
 _LAYOUTS = {"LBHNC", "LBNHC"}
 
+MAX_SEGMENTS = 19_500
+"""In a registration, each 13 of the 2^18 values that a daemon accepts in a frame; the rest is for what else it says."""
+
 
 def why_not(
     specs: Sequence[Any], layout: str | None, tp: int, context_parallel: bool, kv_heads: int, shards: int
@@ -44,6 +47,11 @@ def why_not(
         if spec.num_kv_heads != kv_heads // tp or spec.num_heads != spec.num_kv_heads:
             return f"a rank's block has {spec.num_heads} slots for {spec.num_kv_heads} of {kv_heads} KV heads"
     return ""
+
+
+def piece_count(layout: str | None, block_tokens: int, cut: int) -> int:
+    """Pieces that a rank's block of one layer has when it is cut into ``cut`` shards, the kernel's own blocks aside."""
+    return cut * block_tokens if layout == "LBNHC" and cut > 1 else cut
 
 
 def whole_spec(spec: Any, kv_heads: int) -> Any:

@@ -4,6 +4,7 @@ import ctypes
 import logging
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -19,6 +20,7 @@ from vllm.v1.kv_cache_interface import (
     SlidingWindowSpec,
 )
 
+from mooncake_sidecar import messages as msg
 from mooncake_sidecar import namespace, sharing
 from mooncake_sidecar.layout import UnsupportedLayout, runs_from_config, runs_from_tensors
 from mooncake_sidecar.registration import describe
@@ -91,6 +93,8 @@ def test_a_shard_has_the_same_bytes_on_engines_of_every_size(layout, kernel):
         for rank in range(tp):
             caches = rank_caches(whole, tp, rank, layout, kernel)
             memory = describe(caches, kv, [], 1, geometry.cut)
+            if kernel == 1:
+                assert len(memory.segments) == LAYERS * sharing.piece_count(layout, TOKENS, geometry.cut)
             (first,), (stride,), (phase,) = geometry.shares(namespace.Ranks(tp, 1, 1, 1, tp_rank=rank))
             assert (stride, phase) == (1, 0)
             for block in range(BLOCKS):
@@ -175,6 +179,47 @@ def test_what_is_in_the_way_is_said_and_the_shards_are_the_ranks_own(change, why
         geometry = build(engine(tp, heads, **change), kv_config(specs, name))
     assert geometry.cut == 0 and geometry.spec.layout == f"{name}/rank_local"
     assert why in caplog.text
+
+
+def test_more_pieces_than_a_registration_takes_are_not_cut(caplog, monkeypatch):
+    monkeypatch.setattr(sharing, "MAX_SEGMENTS", LAYERS * TOKENS * SHARDS - 1)
+    whole, cut = whole_cache(), {}
+    for tp in (1, 2):
+        kv = kv_config([full(tp)], "LBNHC")
+        cut[tp] = build(engine(tp), kv).cut
+        describe(rank_caches(whole, tp, 0, "LBNHC"), kv, [], 1, cut[tp])
+    assert cut == {1: 0, 2: 2}
+    assert f"in {LAYERS * TOKENS * SHARDS} pieces, at most {LAYERS * TOKENS * SHARDS - 1}" in caplog.text
+    with pytest.raises(UnsupportedLayout, match="leave store_tp_size out"):
+        describe(rank_caches(whole, 1, 0, "LBNHC"), kv_config([full(1)], "LBNHC"), [], 1, SHARDS)
+
+
+def test_the_largest_registration_is_within_a_frames_limits():
+    spec = build(engine(1), kv_config([full(1)])).spec
+    spec.groups[:] = spec.groups * 64
+    frame = msg.Register(
+        fds=253,
+        namespace=spec,
+        device="host-0",
+        num_blocks=BLOCKS,
+        shard_by_group=[0] * 64,
+        put_stride=[1] * 64,
+        put_phase=[0] * 64,
+        regions=[msg.KVRegion("memfd", i, 0, 1 << 40) for i in range(252)],
+        segments=[msg.KVSegment(0, 0, i, 1, 1) for i in range(sharing.MAX_SEGMENTS)],
+        job_board=252,
+        job_slots=1024,
+        lookup_engine="e",
+        verify=True,
+    )
+    assert values(msgspec.msgpack.decode(msg.encode(frame))) <= 1 << 18  # connector/scan.go: maxValues
+
+
+def values(content):
+    """As a daemon counts them: containers, keys and what they hold."""
+    if isinstance(content, dict):
+        return 1 + len(content) + sum(map(values, content.values()))
+    return 1 + sum(map(values, content)) if isinstance(content, list) else 1
 
 
 def test_what_every_rank_has_alike_is_shared_without_being_asked():
