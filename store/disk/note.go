@@ -5,10 +5,6 @@ import (
 	"time"
 )
 
-// leastPrune is the shortest list of removals that is looked through for what
-// voids nothing any more.
-const leastPrune = 1 << 12
-
 // settle notes removals on the disk, and returns when to try again what failed.
 func (t *Tier) settle(ctx context.Context) time.Duration {
 	t.mu.Lock()
@@ -119,7 +115,7 @@ func (t *Tier) pruneLocked() {
 		}
 	}
 	t.fewer = t.removed.forget(lowest) || t.fewer
-	t.pruneAt = max(leastPrune, 2*len(t.removed.lines))
+	t.pruneAt = max(t.opts.leastPrune, 2*len(t.removed.lines))
 }
 
 // removeEarlyLocked takes up the removals of before the file was open.

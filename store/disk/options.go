@@ -45,6 +45,10 @@ type Options struct {
 	Now func() time.Time
 	// Log receives what an operator should know. Default slog.Default().
 	Log *slog.Logger
+
+	// leastPrune is the shortest list of removals that is looked through for what
+	// voids nothing any more. Default 4096; tests have it shorter.
+	leastPrune int
 }
 
 const (
@@ -87,6 +91,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Patience == 0 {
 		o.Patience = 2 * time.Second
+	}
+	if o.leastPrune == 0 {
+		o.leastPrune = 1 << 12
 	}
 	if o.Now == nil {
 		o.Now = time.Now

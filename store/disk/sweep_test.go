@@ -46,3 +46,18 @@ func TestSweptAfterBound(t *testing.T) {
 		t.Error("one that counts is gone")
 	}
 }
+
+// TestBoundIsSeen: what a bounded list voids is void at once, also if all removals
+// before were swept.
+func TestBoundIsSeen(t *testing.T) {
+	l := newRemovals(1)
+	for i := range uint64(maxRemovalLines - 1) {
+		l.add(chunkMark([2]uint64{i, 1}))
+	}
+	l.addWide(tagMark("tag"))
+	swept := l.wide
+	l.supersede(chunkMark([2]uint64{0, 2}), 1)
+	if l.floor == 0 || l.wide <= swept {
+		t.Errorf("a floor of %d by number %d, after %d", l.floor, l.wide, swept)
+	}
+}

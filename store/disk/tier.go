@@ -103,7 +103,7 @@ func New(dir Dir, opts Options) (*Tier, error) {
 // emptyLocked forgets all chunks.
 func (t *Tier) emptyLocked(regionBytes uint64) {
 	regions := t.opts.regions(regionBytes)
-	t.swept, t.pruneAt = 0, leastPrune
+	t.swept, t.pruneAt = 0, t.opts.leastPrune
 	t.regionBytes = regionBytes
 	t.catalog = newCatalog(int(min(max(t.opts.Bytes/bytesPerEntry, minEntries), maxEntries)))
 	t.log = newRegionLog(uint32(regions), uint32(regionBytes/PageBytes), t.opts.NewPolicy(int(regions)))
