@@ -14,7 +14,8 @@ from mooncake_sidecar.frames import pack
 from mooncake_sidecar.ids import wire_id
 from mooncake_sidecar.jobs import JobCommand, block_bytes
 
-# Far below what a frame, and what the daemon's queue, may hold.
+# A full job counts up to 12 MiB, its last part included, against the daemon's
+# queue, which takes 32 MiB unless it is set otherwise.
 _FULL_BYTES = 8 << 20
 _FULL_PARTS = 4096
 NO_LIMIT = (1 << 32) - 1

@@ -90,10 +90,30 @@ def test_nobody_waits_otherwise(step, idle_wait_s):
     assert link.waited == []
 
 
-def test_the_end_of_the_session_ends_the_wait():
+@pytest.mark.parametrize("left", [0, 1, 2], ids=["before the wait", "with the process", "after the process"])
+def test_the_end_of_the_session_ends_the_wait(left):
+    """A link is waited for on its socket, then on its daemon's process, then no more."""
+    link = SlowLink(1 << 30)
+    descriptors = [link.number, 8][:left]
+    waited = []
+
+    def wait(watched, seconds):
+        assert len(watched) == 1
+        waited.append(watched[0])
+        return True
+
+    link.wait = wait
+    link.descriptor = lambda: descriptors[0] if descriptors else -1
+    link.pump = lambda now: [] if not waited else descriptors.pop(0) and []
+    assert poll(link, load(idle=True)) == set()
+    assert waited == [link.number, 8][:left]
+
+
+def test_a_wait_in_vain_ends_it():
     link = SlowLink(1)
     link.readable = False
     assert poll(link, load(idle=True)) == set()
+    assert len(link.waited) == 1
 
 
 def test_a_load_that_a_session_of_before_has_is_waited_for():

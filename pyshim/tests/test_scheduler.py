@@ -334,6 +334,25 @@ def test_reset(make_engine):
     engine.drain()
 
 
+def test_a_forced_reset_while_a_job_is_out_fails_and_can_be_tried_again(make_engine):
+    """vLLM raises while a connector holds blocks, before it asks the connector to reset."""
+    engine = make_engine(budget=32)
+    engine.add("a", 96, max_tokens=8)
+    engine.step(acknowledge=False)
+    with pytest.raises(RuntimeError, match="Failed to reset KV cache"):
+        engine.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
+    assert engine.lookup.resets == 0 and engine.used() == 2
+    parts = stores(engine.step().stores)  # and the job of before is acknowledged
+    assert engine.commands.preempted == ["a"] and [p.token_len for p in parts] == [64]  # from vLLM's own cache on
+    assert engine.scheduler.reset_prefix_cache(reset_running_requests=True, reset_connector=True)
+    assert engine.lookup.resets == 1 and engine.used() == 0
+    again = []
+    while engine.scheduler.has_requests():
+        again += stores(engine.step().stores)
+    assert [p.token_len for p in again] == [32, 64, 96] and again[0].epoch > parts[0].epoch
+    assert engine.used() == 0
+
+
 @pytest.mark.parametrize("decodes", [False, True], ids=["prefill", "decode"])
 def test_what_runs_at_a_reset_is_saved_no_more(make_engine, decodes):
     """It was computed before the reset, by other weights perhaps, or upon what was."""
