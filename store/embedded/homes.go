@@ -63,7 +63,9 @@ func (a *slabAllocator) choose(c *sizeClass, near int) (at int, id uint32, opens
 	if len(c.partial[near]) > 0 {
 		return near, 0, false, true
 	}
-	if !a.scarce() {
+	// While slabs are still to come the few that are there are for sizes that have
+	// none.
+	if !a.scarce() && a.freeSlabs() >= len(a.homes) {
 		if id, ok = a.freeRun(near, c.run); ok {
 			return near, id, true, true
 		}

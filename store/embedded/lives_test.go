@@ -76,6 +76,8 @@ func (c *chaos) renew(id chunkID, ttl time.Duration) {
 
 // tick is the store's look for what has run out, and the model's.
 func (c *chaos) tick() {
+	over, guarded := c.overQuota(), c.guarded()
+	defer func() { c.keepQuotas(over, guarded) }()
 	for c.w.m.Tick() {
 	}
 	now := int64(c.elapsed / time.Second)

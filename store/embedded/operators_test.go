@@ -242,6 +242,49 @@ func (c *chaos) opQuota() {
 	c.compare(guarded)
 }
 
+// overQuota returns the owners that have more than they may, because some of it was
+// in use when the quota was set.
+func (c *chaos) overQuota() map[string]bool {
+	over := map[string]bool{}
+	for _, u := range c.w.m.UsageByTag() {
+		if u.Quota > 0 && u.Bytes > u.Quota {
+			over["tag "+u.Owner.Tag] = true
+		}
+	}
+	for _, u := range c.w.m.UsageByNamespace() {
+		for s, sp := range c.spaces {
+			if sp.opened && sp.name.ID == u.Owner.Namespace && u.Quota > 0 && u.Bytes > u.Quota {
+				over[spaceOwner(s)] = true
+			}
+		}
+	}
+	return over
+}
+
+// keepQuotas takes out of the model what owners that were over their quotas have
+// lost, which is nothing that was in use.
+func (c *chaos) keepQuotas(over map[string]bool, guarded map[chunkID]bool) {
+	if len(over) == 0 {
+		return
+	}
+	for s, sp := range c.spaces {
+		if !sp.opened {
+			continue
+		}
+		for i, got := range c.inspect(c.w.m, sp) {
+			id := sp.ids[i]
+			if got != ChunkAbsent || c.state(id) == ChunkAbsent || !over[spaceOwner(s)] && !over["tag "+c.chunks[id].life.tag] {
+				continue
+			}
+			if guarded[id] {
+				c.t.Fatalf("%+v was dropped for a quota while in use", id)
+			}
+			c.evicted(id)
+			c.note("   dropped for a quota %+v", id)
+		}
+	}
+}
+
 // checkQuotas: whoever was granted a put has no more than the quota says.
 func (c *chaos) checkQuotas(granted []*modelPut) {
 	if len(c.quotas) == 0 || len(granted) == 0 {
