@@ -46,9 +46,11 @@
 //
 // # The lock
 //
-// Nothing holds the lock for longer than some hundred steps: calls with many items,
-// resets, removals, lowered quotas and sweeps are done in parts, and check anew at
-// each what they rely on.
+// What has many steps is done in parts of some hundred or thousand, and checks anew
+// at each what it relies on: calls with many items, resets, removals, lowered quotas
+// and sweeps. Not in parts are the release of one request's lease, the move or
+// the drop of a run of slabs with all its chunks, and the end of a client with all
+// its puts and reads.
 //
 // Times are seconds of the segment's own clock, which only goes forward
 // (storeClock).

@@ -54,16 +54,30 @@ func (m *Master) Namespaces() []NamespaceEntry {
 
 // Inspect returns the state of each chunk. Unlike a lookup it leaves no trace.
 func (m *Master) Inspect(id store.NamespaceID, groups []uint32, hashes []kv.Hash) ([]ChunkState, error) {
+	states := make([]ChunkState, len(groups))
+	step := m.opts.steps.items
+	for from, first := 0, true; from < len(groups) || first; from, first = from+step, false {
+		if !first {
+			m.betweenSteps()
+		}
+		to := min(from+step, len(groups))
+		if err := m.inspectSome(id, groups[from:to], hashes[from:to], states[from:to]); err != nil {
+			return nil, err
+		}
+	}
+	return states, nil
+}
+
+func (m *Master) inspectSome(id store.NamespaceID, groups []uint32, hashes []kv.Hash, states []ChunkState) error {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	ns, err := m.namespaceLocked(id)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	states := make([]ChunkState, len(groups))
 	for i, g := range groups {
 		if int(g) >= len(ns.groups) {
-			return nil, fmt.Errorf("%w: inspect group %d of %d", ErrOption, g, len(ns.groups))
+			return fmt.Errorf("%w: inspect group %d of %d", ErrOption, g, len(ns.groups))
 		}
 		rec, ok := m.findLocked(id, g, &hashes[i])
 		if !ok {
@@ -79,7 +93,7 @@ func (m *Master) Inspect(id store.NamespaceID, groups []uint32, hashes []kv.Hash
 		}
 	}
 	m.inspectBelowLocked(id, groups, hashes, states)
-	return states, nil
+	return nil
 }
 
 // inspectBelowLocked looks on the disk for what memory does not have.

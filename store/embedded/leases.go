@@ -44,6 +44,7 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 	}
 	for from, more := 0, true; more && from < len(chunks); from += grantStep {
 		more = m.grantSome(g, from, min(from+grantStep, len(chunks)))
+		m.betweenSteps()
 	}
 	m.touchGranted(g)
 	for step := range slices.Chunk(g.below, bringStep) {
@@ -152,14 +153,31 @@ func (m *Master) ReleaseLeases(engine string, requests []string) {
 	}
 }
 
-// ReleaseEngine gives up all leases of an engine.
+// ReleaseEngine gives up all leases that an engine has, one after the other.
 func (m *Master) ReleaseEngine(engine string) {
+	for holder, g := range m.leasesOf(engine) {
+		m.releaseIf(holder, g)
+	}
+}
+
+func (m *Master) leasesOf(engine string) map[store.Lease]*grantedLease {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	of := map[store.Lease]*grantedLease{}
+	for holder, g := range m.leases.byHolder {
+		if holder.Engine == engine {
+			of[holder] = g
+		}
+	}
+	return of
+}
+
+// releaseIf releases a holder's lease if that is still the one.
+func (m *Master) releaseIf(holder store.Lease, g *grantedLease) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for holder := range m.leases.byHolder {
-		if holder.Engine == engine {
-			m.releaseLeaseLocked(holder)
-		}
+	if m.leases.byHolder[holder] == g {
+		m.releaseLeaseLocked(holder)
 	}
 }
 

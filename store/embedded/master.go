@@ -48,6 +48,8 @@ type Options struct {
 	Alive func(pid uint32, start uint64) bool
 	// Log receives what an operator should know. Nil: slog.Default.
 	Log *slog.Logger
+
+	steps stepSizes // the zero value: defaultSteps
 }
 
 // Master owns the segment: it allocates, indexes and evicts. It is safe for
@@ -182,6 +184,9 @@ func (opts Options) withDefaults() Options {
 	}
 	if opts.Log == nil {
 		opts.Log = slog.Default()
+	}
+	if opts.steps.items == 0 {
+		opts.steps = defaultSteps()
 	}
 	return opts
 }

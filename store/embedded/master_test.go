@@ -37,6 +37,7 @@ type world struct {
 	alive map[uint32]bool
 	now   time.Time
 	nodes []NodeRoom
+	steps stepSizes
 }
 
 func newWorld(tb testing.TB, dataBytes uint64) *world {
@@ -67,6 +68,7 @@ func (w *world) options() Options {
 		Now:   func() time.Time { return w.now },
 		Log:   slog.New(slog.DiscardHandler),
 		Nodes: w.nodes,
+		steps: w.steps,
 	}
 }
 

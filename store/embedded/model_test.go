@@ -154,6 +154,7 @@ func newChaos(t *testing.T, seed uint64, seen map[string]int) *chaos {
 		small, data = 1600, 10 // more than there are records
 	}
 	c.w = newBareWorldOn(t, uint64(data)*minSlabBytes, someNodes(c.rng))
+	c.w.walk(shortSteps(rand.New(rand.NewPCG(seed, 3)), nil))
 	for _, s := range []*space{
 		{spec: testSpec("anchor", 5000, 1), chunks: anchors},
 		{spec: testSpec("small", 8<<10, 1), chunks: small},

@@ -59,12 +59,26 @@ func (c *chaos) putItems(s, n int) ([]store.PutItem, []chunkID) {
 		for shard := range shards {
 			if all || c.chance(shards) {
 				parent, depth := id.parent()
-				items = append(items, store.PutItem{Group: id.group, Hash: id.hash(), Parent: parent, Depth: depth, Shard: uint32(shard)})
+				it := store.PutItem{Group: id.group, Hash: id.hash(), Parent: parent, Depth: depth, Shard: uint32(shard)}
+				if depth == 0 && c.chance(2) { // the model follows the chain from there only
+					c.wrongParent(s, &it)
+				}
+				items = append(items, it)
 				ids = append(ids, id)
 			}
 		}
 	}
 	return items, ids
+}
+
+// wrongParent makes an item claim itself or another namespace's chunk.
+func (c *chaos) wrongParent(s int, it *store.PutItem) {
+	if other := c.someSpace(); other != s && c.chance(2) {
+		foreign := one(c, c.spaces[other].ids).hash()
+		wrongParent(it, c.spaces[s].name.ID, c.spaces[other].name.ID, &foreign)
+		return
+	}
+	wrongParent(it, c.spaces[s].name.ID, 0, nil)
 }
 
 // granted notes the places that were granted, and checks each answer.

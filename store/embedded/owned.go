@@ -213,7 +213,8 @@ func (m *Master) orderOwners() {
 		return
 	}
 	fresh := newOwnerOrder(records)
-	for at, more := uint32(0), true; more; at += orderStep {
+	for at, more := uint32(0), true; more; at += m.opts.steps.order {
+		m.betweenSteps()
 		more = m.orderSome(fresh, at)
 	}
 }
@@ -227,7 +228,7 @@ func (m *Master) orderSome(fresh *ownerOrder, at uint32) (more bool) {
 	if m.owned != fresh {
 		return false // somebody else was quicker
 	}
-	end := min(at+orderStep, m.fresh)
+	end := min(at+m.opts.steps.order, m.fresh)
 	m.listOwnedLocked(at, end)
 	return end < m.fresh
 }

@@ -50,7 +50,7 @@ func (m *Master) makeRoomLocked(call *putCall, o owner, slotBytes uint32) bool {
 // size, 0 for none.
 func (m *Master) evictWithinLocked(a *account, dimension int, number uint16, slotBytes uint32, work *quotaWork) bool {
 	for a.over(uint64(slotBytes)) > 0 {
-		if uint64(slotBytes) > a.quota || work.dropped == quotaStep {
+		if uint64(slotBytes) > a.quota || work.dropped == m.opts.steps.quota {
 			return false // nothing would help, or Tick will
 		}
 		if !m.evictOwnedLocked(dimension, number, &work.patience) {

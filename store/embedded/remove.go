@@ -109,7 +109,8 @@ func (m *Master) selection(scope *Scope) (*selection, error) {
 
 // removeScanned drops what is meant among all records, step by step.
 func (m *Master) removeScanned(ctx context.Context, done *Removal, sel *selection, meant func(*record) bool) error {
-	for at, more := uint32(0), true; more; at += removeStep {
+	for at, more := uint32(0), true; more; at += m.opts.steps.remove {
+		m.betweenSteps()
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -121,7 +122,7 @@ func (m *Master) removeScanned(ctx context.Context, done *Removal, sel *selectio
 func (m *Master) removeStepAt(done *Removal, sel *selection, meant func(*record) bool, at uint32) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	end := min(at+removeStep, m.fresh)
+	end := min(at+m.opts.steps.remove, m.fresh)
 	doomed := map[uint32]struct{}{}
 	for rec := at; rec < end; rec++ {
 		if m.passedOverLocked(rec) {
@@ -143,7 +144,8 @@ func (m *Master) passedOverLocked(rec uint32) bool {
 
 // removeHashes drops the chunks of the scope's hashes in every group.
 func (m *Master) removeHashes(ctx context.Context, done *Removal, sel *selection) error {
-	for step := range slices.Chunk(sel.scope.Hashes, removeStep) {
+	for step := range slices.Chunk(sel.scope.Hashes, int(m.opts.steps.remove)) {
+		m.betweenSteps()
 		if err := ctx.Err(); err != nil {
 			return err
 		}
@@ -200,6 +202,7 @@ func (m *Master) Evict(limit EvictLimit) (Removal, error) {
 	}
 	var done Removal
 	for m.evictSome(&done, limit) {
+		m.betweenSteps()
 	}
 	return done, nil
 }
@@ -208,7 +211,7 @@ func (m *Master) evictSome(done *Removal, limit EvictLimit) (more bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.timeLocked()
-	for range evictStep {
+	for range m.opts.steps.evict {
 		if limit.Chunks > 0 && done.Chunks >= limit.Chunks || limit.Bytes > 0 && done.Bytes >= limit.Bytes {
 			return false
 		}

@@ -74,7 +74,8 @@ func (m *Master) dropChain(ctx context.Context, done *Removal, sel *selection, c
 
 // memoryLinks lists the links of the namespace's chunks in memory.
 func (m *Master) memoryLinks(ctx context.Context, sel *selection, c *chain) (links []link, err error) {
-	for at, more := uint32(0), true; more; at += removeStep {
+	for at, more := uint32(0), true; more; at += m.opts.steps.remove {
+		m.betweenSteps()
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -86,7 +87,7 @@ func (m *Master) memoryLinks(ctx context.Context, sel *selection, c *chain) (lin
 func (m *Master) memoryLinksAt(links []link, sel *selection, c *chain, at uint32) ([]link, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	end := min(at+removeStep, m.fresh)
+	end := min(at+m.opts.steps.remove, m.fresh)
 	for rec := at; rec < end; rec++ {
 		if m.passedOverLocked(rec) {
 			continue

@@ -46,6 +46,7 @@ func (m *Master) Reset(id store.NamespaceID) error {
 		}
 	}
 	for range resetSteps {
+		m.betweenSteps()
 		if !m.sweepStale() {
 			break
 		}
@@ -82,7 +83,7 @@ func (m *Master) sweepStale() bool {
 
 func (m *Master) sweepStaleLocked() bool {
 	s := &m.stale
-	for range min(s.left, staleStep) {
+	for range min(s.left, m.opts.steps.stale) {
 		if s.at >= s.end {
 			s.at = 0
 		}

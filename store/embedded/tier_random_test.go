@@ -62,6 +62,7 @@ func randomWithDisk(t *testing.T, seed uint64) uint64 {
 	opts := smallDisk()
 	opts.Bytes, opts.RegionBytes = 33<<20, 4<<20 // less than the working set
 	d := newDiskWorld(t, 16<<20, &disktest.Dir{}, opts)
+	d.walk(shortSteps(rand.New(rand.NewPCG(seed, 3)), nil))
 	faults := randomFaults(rand.New(rand.NewPCG(seed, 2)), 60)
 	d.dir.SetFault(faults)
 	demoted, promoted, failed := uint64(0), uint64(0), uint64(0)

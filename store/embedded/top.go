@@ -42,7 +42,8 @@ func (m *Master) TopPrefixes(n int) []Prefix {
 		return nil
 	}
 	var used []usedChunk
-	for at, more := uint32(0), true; more; at += removeStep {
+	for at, more := uint32(0), true; more; at += m.opts.steps.remove {
+		m.betweenSteps()
 		used, more = m.usedAt(used, at)
 	}
 	goesOn := map[uint64]uint16{} // by key: the most uses of a successor
@@ -66,7 +67,7 @@ func (m *Master) TopPrefixes(n int) []Prefix {
 func (m *Master) usedAt(used []usedChunk, at uint32) ([]usedChunk, bool) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	end := min(at+removeStep, m.fresh)
+	end := min(at+m.opts.steps.remove, m.fresh)
 	for rec := at; rec < end; rec++ {
 		if m.hits[rec] > 0 && m.live[rec].state.Whole() && !m.staleLocked(rec) {
 			r := m.seg.peekRecord(rec)
