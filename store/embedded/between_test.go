@@ -98,7 +98,8 @@ func (j *jumble) do(t testing.TB) {
 		owner = Owner{Tag: tag}
 	}
 	op := j.random.IntN(23)
-	kind, may := 0, error(nil)
+	var kind int
+	var may error
 	switch {
 	case op < 8:
 		kind, may = 0, j.put(ns, tag, keys)
