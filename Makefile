@@ -111,7 +111,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	$(MAKE) --no-print-directory test
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_DIFF_CASES=200000 go test -v -count=1 -timeout 60m -run '^TestAgainstVLLM$$' ./coordinator/vllmdiff
 	MOONCAKE_SIDECAR_STEP_SEED=1000 MOONCAKE_SIDECAR_STEP_CASES=4400 $(PYTEST) pyshim/tests/differential/test_same_steps.py
-	MOONCAKE_SIDECAR_NIGHTLY=1 $(PYTEST) tests/e2e/test_ranks.py -k "windows or after_a_restart or worker_of"
+	MOONCAKE_SIDECAR_NIGHTLY=1 $(PYTEST) tests/e2e/test_ranks.py
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	$(MAKE) --no-print-directory test-chaos CHAOS=10m SEED=0
 	go test -count=1 -race -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=5m -metamorphic.first=0
