@@ -131,6 +131,7 @@ func (c *chaos) compareFeed() {
 		case was == is && len(events) == 0:
 		case !was && is && len(events) == 1 && events[0].Kind == Stored:
 		case !was && ch.hidden && len(events) == 2 && events[0].Kind == Stored && events[1].Reason == RemovedExpired: // its time was up as it came
+		case !was && !is && len(events) == 2 && events[0].Kind == Stored && events[1].Reason == RemovedQuota && c.mayGo(id, RemovedQuota): // was in use
 		case was && !is && len(events) == 1 && events[0].Kind == Removed && c.mayGo(id, events[0].Reason):
 		default:
 			c.t.Fatalf("%+v was whole: %v, is: %v; the feed tells %+v", id, was, is, events)
