@@ -76,8 +76,9 @@ func (c *chaos) renew(id chunkID, ttl time.Duration) {
 
 // tick is the store's look for what has run out, and the model's.
 func (c *chaos) tick() {
-	over, guarded := c.overQuota(), c.guarded()
-	defer func() { c.keepQuotas(over, guarded) }()
+	over := c.overQuota()
+	// By then a pin whose time is up guards no more.
+	defer func() { c.keepQuotas(over, c.guarded()) }()
 	for c.w.m.Tick() {
 	}
 	now := int64(c.elapsed / time.Second)
