@@ -166,8 +166,9 @@ func TestCorruptShardFailsItsBlock(t *testing.T) {
 	one.compute("p", ids(10, 3))
 	job := one.storeJob("p", ids(10, 3))
 	want(t, one.do(job), job.Job, connector.StatusOK, "")
-	damaged := bytes.Index(r.store.Segments()[0].Data(), cell("p", 1, 1, 3, 2)) // of the second shard of the second chunk
-	r.store.Segments()[0].Data()[damaged]++
+	if !r.store.Flip(0, hashAt("p", 1), 1, 0) { // the second shard of the second chunk
+		t.Fatal("nothing was flipped")
+	}
 	load := one.loadJob("p", ids(30, 3))
 	want(t, one.do(load), load.Job, connector.StatusFailed, "corrupt", 31)
 	if !one.right("p", 0, 30) || one.right("p", 1, 31) || !one.right("p", 2, 32) {
