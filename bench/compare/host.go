@@ -27,6 +27,8 @@ type Hosts struct {
 	// Dir gets a directory a system, with logs and sockets. It must be short enough
 	// for sockets' paths.
 	Dir string
+	// Nap is Options.Nap.
+	Nap bool
 
 	mu struct {
 		sync.Mutex
@@ -59,6 +61,9 @@ func (h *Hosts) Launch(ctx context.Context, name, model string, storeBytes int64
 	// Not bound to ctx: a host is stopped by the end of its input, so that it can end what it started.
 	command := exec.Command(h.Python, h.script(), name, "--model", model, "--dir", dir, //nolint:noctx // see above
 		"--store-bytes", strconv.FormatInt(storeBytes, 10), "--kv-gib", strconv.Itoa(kvGiB))
+	if h.Nap {
+		command.Args = append(command.Args, "--nap")
+	}
 	// A session of its own: an interrupt from the terminal reaches this command only, which then stops the hosts.
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	input, err := command.StdinPipe()

@@ -26,6 +26,7 @@ func hostScript(t *testing.T, script string) *Hosts {
 func TestHosts(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "ended")
 	hosts := hostScript(t, `echo '{"port": 4711, "sessions": ['$$']}'; cat >/dev/null; echo "$*" >`+mark)
+	hosts.Nap = true
 	system, err := hosts.Launch(t.Context(), Ours, "kv2k", 1<<30, 2)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +39,7 @@ func TestHosts(t *testing.T) {
 	}
 	// It ended since its input did, and had been told what to run.
 	arguments, err := os.ReadFile(mark)
-	if err != nil || !strings.HasPrefix(string(arguments), "ours --model kv2k --dir "+hosts.Dir+"/ours-1 --store-bytes 1073741824 --kv-gib 2") {
+	if err != nil || !strings.HasPrefix(string(arguments), "ours --model kv2k --dir "+hosts.Dir+"/ours-1 --store-bytes 1073741824 --kv-gib 2 --nap") {
 		t.Errorf("ran with %q, %v", arguments, err)
 	}
 	if err := hostScript(t, `[ "$*" = "--prepare kv2k" ] || exit 1`).Prepare(t.Context(), "kv2k"); err != nil {

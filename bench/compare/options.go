@@ -59,8 +59,10 @@ type Options struct {
 	// KVGiB is the engine's own KV memory.
 	KVGiB int `json:"kv_gib"`
 	// StoreBytes is every store's size; 0 takes what the prompts need.
-	StoreBytes int64  `json:"store_bytes"`
-	Seed       uint64 `json:"seed"`
+	StoreBytes int64 `json:"store_bytes"`
+	// Nap has all engines sleep a moment where vLLM yields in a loop.
+	Nap  bool   `json:"nap"`
+	Seed uint64 `json:"seed"`
 }
 
 // SetDefaults fills what is zero.

@@ -11,6 +11,9 @@ func (r *Report) WriteTable(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(w, "%s, %d cores, %d GiB, load at begin %s; %d of %d pairs beside other work\n", r.Machine.CPUModel, r.Machine.CPUs, r.Machine.MemoryGiB, r.Machine.Load,
 		r.DisturbedPairs, len(r.Pairs))
+	if r.Options.Nap {
+		fmt.Fprintln(w, "all engines sleep 50 µs where vLLM yields in a loop (--nap)")
+	}
 	if len(r.Warm) > 0 {
 		fmt.Fprintln(w, "\nwarm hit: median time to first token in ms; overhead = store-warm less engine-warm, 95 % interval")
 		fmt.Fprintln(w, "model\ttokens\tsystem\tpairs\tstore-warm\tengine-warm\toverhead\t\tover null\t\tcached\twrong\t")

@@ -50,6 +50,7 @@ Example:
 			&cli.IntFlag{Name: "kv-gib", Usage: "`GIB` of KV memory an engine", Value: 1},
 			&cli.Int64Flag{Name: "store-mib", Usage: "`MIB` of every store; 0 for what the prompts need"},
 			&cli.Uint64Flag{Name: "seed", Usage: "draw prompts and orders from `SEED`", Value: 1},
+			&cli.BoolFlag{Name: "nap", Usage: "have all engines sleep 50 µs where vLLM yields in a loop: kernels whose sched_yield starves others (seen with 6.18) stall them all"},
 			&cli.StringFlag{Name: "out", Usage: "save samples and figures in `FILE`", Value: "build/bench/compare.json"},
 			&cli.BoolFlag{Name: "resume", Usage: "go on with the samples in --out"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON; progress goes to standard error"},
@@ -68,6 +69,7 @@ Example:
 			if err != nil {
 				return err
 			}
+			hosts.Nap = options.Nap
 			*code = exitFailed
 			ctx, stop := signal.NotifyContext(c.Context, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
@@ -81,7 +83,7 @@ func compareOptions(c *cli.Context) (compare.Options, error) {
 		With: list(c.String("with")), Parts: list(c.String("parts")), Models: list(c.String("models")),
 		Prompts: c.Int("prompts"), Rounds: c.Int("rounds"), OverlapRounds: c.Int("overlap-rounds"), Arrivals: c.Int("arrivals"),
 		Load: c.Float64("load"), OutputTokens: c.Int("output-tokens"), MaxOthers: c.Float64("max-others"), KVGiB: c.Int("kv-gib"), StoreBytes: c.Int64("store-mib") << 20,
-		Seed: c.Uint64("seed"),
+		Seed: c.Uint64("seed"), Nap: c.Bool("nap"),
 	}
 	for _, word := range list(c.String("tokens")) {
 		var n int

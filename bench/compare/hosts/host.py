@@ -51,12 +51,15 @@ def main() -> int:
     parser.add_argument("--dir", type=pathlib.Path)
     parser.add_argument("--store-bytes", type=int, default=1 << 30)
     parser.add_argument("--kv-gib", type=int, default=1)
+    parser.add_argument("--nap", action="store_true", help="engines sleep where they would yield (tests/harness/patient)")
     options = parser.parse_args()
     if options.prepare:
         print(models.prepare(options.prepare))
         return 0
     if not (options.system and options.model and options.dir):
         parser.error("a system, --model and --dir are needed")
+    if options.nap:
+        _add_path(ROOT / "tests" / "harness" / "patient")
     # Private: the daemons refuse a directory that others may write or look into.
     options.dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     options.dir.chmod(0o700)
@@ -87,6 +90,11 @@ def _check_input(wait_s: float | None = 0) -> None:
         raise Stopped
 
 
+def _add_path(directory: pathlib.Path) -> None:
+    """Has the engine's Python look for modules in a directory; the engine's environment puts the shim before it."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), os.environ.get("PYTHONPATH")]))
+
+
 def _engine(options, owned: contextlib.ExitStack, **more) -> Engine:
     engine = Engine(models.prepare(options.model), options.dir, kv_gib=options.kv_gib, **more)
     owned.callback(engine.kill)
@@ -99,9 +107,7 @@ def _none(options, owned):
 
 
 def _null(options, owned):
-    here = str(pathlib.Path(__file__).resolve().parent)
-    # The engine's environment puts the shim before what is there.
-    os.environ["PYTHONPATH"] = here
+    _add_path(pathlib.Path(__file__).resolve().parent)
     engine = _engine(options, owned, connector=NULL)
     return lambda: [engine.process.pid], engine
 
