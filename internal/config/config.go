@@ -83,7 +83,7 @@ type WorkerConfig struct {
 	// part of the socket's name. Default host-0.
 	Device string
 	// Affinity says where the worker's threads run: AffinityAuto, the default, keeps
-	// them to the cores next to the device, AffinityOff leaves them as they are.
+	// them to the cores next to a CUDA device, AffinityOff leaves them as they are.
 	Affinity string
 	// Verify compares the checksum of every loaded shard, whatever the engine
 	// asks for. Default false: the engine decides.
@@ -95,7 +95,7 @@ type WorkerConfig struct {
 	LoadWorkers int
 	// BatchBytes bounds what is copied in one go, and checked then. The cancel word
 	// is looked at before every shard.
-	// Default 8MiB.
+	// Default 64MiB.
 	BatchBytes Size
 }
 

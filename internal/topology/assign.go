@@ -89,6 +89,9 @@ func (m *Machine) assignGPU(p *Placement, w *Wanted) (*GPU, error) {
 	gpu := device.gpu
 	p.GPU = gpu.Label()
 	p.because("CUDA device %d is %s (%s)", w.Number, p.GPU, gpu.Address)
+	if m.GPUSource == SourceSysfs {
+		p.because("that may be wrong: NVML does not answer, and in a container sysfs shows GPUs of others too")
+	}
 	if device.mig != nil {
 		p.MIG = device.mig.UUID
 	}

@@ -239,7 +239,7 @@ class SchedulerRole:
             for entry in self._entries.values():
                 if entry.tracker is not None:
                     self._saver.end(entry)
-                entry.outdated = entry.loading or entry.load is not None
+                entry.outdated = entry.outdated or entry.tracker is not None or entry.loading or entry.load is not None
         return done
 
     # ---- parts ----
@@ -331,4 +331,3 @@ class SchedulerRole:
     def _begin(self, entry: Entry, computed: int, prefill_end: int) -> None:
         entry.failed = entry.loading = False
         self._saver.begin(entry, computed, prefill_end)
-        entry.outdated = False

@@ -76,6 +76,6 @@ class Entry:
     loading: bool = False
     """A load of it was sent, and it has not been scheduled since."""
     outdated: bool = False
-    """Its load under way is of before a reset: the run that begins with it is not saved."""
+    """It ran or loaded at a reset: until it is preempted it stands on blocks of before, and is not saved."""
     asked: bool = False
     """A lookup may have been granted a lease."""

@@ -132,12 +132,13 @@ class Engine:
         self.running_stores = []
         self.running_loads = {}
 
-    def add(self, name, tokens, max_tokens=4, seed=0, **params):
+    def add(self, name, tokens, max_tokens=4, seed=0, resumable=False, **params):
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True, extra_args=params or None)
         sampling.update_from_generation_config({}, 1)
         request = Request(
-            name, [(seed * 7919 + i) % 100 for i in range(tokens)], sampling, None, block_hasher=self.hasher
-        )
+            name, [(seed * 7919 + i) % 100 for i in range(tokens)], sampling, None, block_hasher=self.hasher,
+            resumable=resumable,
+        )  # fmt: skip
         self.scheduler.add_request(request)
         return request
 

@@ -373,6 +373,22 @@ def test_what_runs_at_a_reset_is_saved_no_more(make_engine, decodes):
     assert engine.used() == 0
 
 
+def test_a_session_that_goes_on_after_a_reset_is_saved_no_more(make_engine):
+    """vLLM schedules each input of a session as if it were new, with the blocks of before."""
+    engine = make_engine(budget=64)
+    engine.add("a", 48, max_tokens=1, resumable=True)
+    assert stores(engine.step().stores)
+    engine.step()
+    assert engine.scheduler.connector.reset_cache()
+    engine.add("a", 64, max_tokens=1, seed=1, resumable=True)
+    parts = []
+    for _ in range(4):
+        step = engine.step()
+        parts += stores(step.stores)
+    assert engine.scheduler.requests["a"].num_computed_tokens > 100, "the session did not go on"
+    assert parts == [], "what a session had computed before the reset is saved again"
+
+
 def test_what_a_reset_preempts_is_saved_from_its_start(make_engine):
     engine = make_engine(budget=32)
     engine.add("a", 96, max_tokens=1)
