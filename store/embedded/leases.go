@@ -144,13 +144,17 @@ func (m *Master) endGrant(g *granting) {
 	}
 }
 
-// ReleaseLeases gives up the leases of an engine's requests.
+// ReleaseLeases gives up the leases of an engine's requests, one after the other.
 func (m *Master) ReleaseLeases(engine string, requests []string) {
+	for _, r := range requests {
+		m.releaseLease(store.Lease{Engine: engine, Request: r})
+	}
+}
+
+func (m *Master) releaseLease(holder store.Lease) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, r := range requests {
-		m.releaseLeaseLocked(store.Lease{Engine: engine, Request: r})
-	}
+	m.releaseLeaseLocked(holder)
 }
 
 // ReleaseEngine gives up all leases that an engine has, one after the other.

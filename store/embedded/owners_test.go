@@ -380,6 +380,7 @@ func TestRemovalOfATagThatHasGone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	number := w.m.tagNumber[gone]
 	if got, err := w.m.Remove(t.Context(), Scope{SaltTag: &gone}); err != nil || got.Chunks != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
@@ -389,11 +390,30 @@ func TestRemovalOfATagThatHasGone(t *testing.T) {
 		}
 	}
 	w.storeAs(s, ns, PutOptions{SaltTag: last}, 2)
-	if got := w.m.tagNumber[last]; got != sel.tag {
-		t.Fatalf("the last tag has number %d, want that of the one that has gone, %d", got, sel.tag)
+	if got := w.m.tagNumber[last]; got != number {
+		t.Fatalf("the last tag has number %d, want that of the one that has gone, %d", got, number)
 	}
 	var done Removal
 	if err := w.m.removeScanned(t.Context(), &done, sel, sel.has); err != nil || done.Chunks != 0 || !w.exists(ns, 2) {
 		t.Fatalf("%+v, %v: another tag's chunk went", done, err)
+	}
+}
+
+// TestRemovalOfATagThatComesUp: a removal takes what a tag has when it looks, not
+// what it had when it began.
+func TestRemovalOfATagThatComesUp(t *testing.T) {
+	w := newWorld(t, 2<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 4<<10, 1))
+	tag := "below"
+	sel, err := w.m.selection(&Scope{SaltTag: &tag})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.storeAs(s, ns, PutOptions{SaltTag: tag}, 1)
+	w.storeAs(s, ns, PutOptions{}, 2)
+	var done Removal
+	if err := w.m.removeScanned(t.Context(), &done, sel, sel.has); err != nil || done.Chunks != 1 || w.exists(ns, 1) || !w.exists(ns, 2) {
+		t.Fatalf("%+v, %v: 1 exists %v, 2 %v", done, err, w.exists(ns, 1), w.exists(ns, 2))
 	}
 }

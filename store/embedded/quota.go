@@ -8,7 +8,11 @@ const quotaStep = 256
 const quotaPatience = 1024
 
 // quotaWork is what has been done for quotas while the lock is held.
-type quotaWork struct{ dropped, patience int }
+type quotaWork struct {
+	dropped, patience int
+	// leasesSeen: those that have run out were dropped, which is a look at each.
+	leasesSeen bool
+}
 
 func newQuotaWork() quotaWork { return quotaWork{patience: quotaPatience} }
 
@@ -53,7 +57,7 @@ func (m *Master) evictWithinLocked(a *account, dimension int, number uint16, slo
 		if uint64(slotBytes) > a.quota || work.dropped == m.opts.steps.quota {
 			return false // nothing would help, or Tick will
 		}
-		if !m.evictOwnedLocked(dimension, number, &work.patience) {
+		if !m.evictOwnedLocked(dimension, number, work) {
 			return false
 		}
 		work.dropped++
@@ -63,7 +67,7 @@ func (m *Master) evictWithinLocked(a *account, dimension int, number uint16, slo
 
 // evictOwnedLocked drops the next chunk of an owner, one on its way down to the
 // disk or not. Softly pinned ones go last.
-func (m *Master) evictOwnedLocked(dimension int, number uint16, patience *int) bool {
+func (m *Master) evictOwnedLocked(dimension int, number uint16, work *quotaWork) bool {
 	if m.owned == nil {
 		return false
 	}
@@ -71,14 +75,15 @@ func (m *Master) evictOwnedLocked(dimension int, number uint16, patience *int) b
 		mv := m.awayLocked(rec)
 		return !m.live[rec].inUse() && (mv == nil || !mv.writing)
 	}
-	rec, ok := m.owned.next(dimension, number, PinNone, patience, may)
-	if !ok {
+	rec, ok := m.owned.next(dimension, number, PinNone, &work.patience, may)
+	if !ok && !work.leasesSeen {
+		work.leasesSeen = true
 		if expired, _ := m.expireLeasesLocked(); expired {
-			rec, ok = m.owned.next(dimension, number, PinNone, patience, may)
+			rec, ok = m.owned.next(dimension, number, PinNone, &work.patience, may)
 		}
 	}
 	if !ok {
-		rec, ok = m.owned.next(dimension, number, PinSoft, patience, may)
+		rec, ok = m.owned.next(dimension, number, PinSoft, &work.patience, may)
 	}
 	if !ok {
 		return false
@@ -96,6 +101,7 @@ func (m *Master) keepQuotasLocked() bool {
 		return false
 	}
 	work := newQuotaWork()
+	work.leasesSeen = true // by Tick
 	m.quotaSet = false
 	for i := range m.books.namespaces {
 		m.evictWithinLocked(&m.books.namespaces[i], byNamespace, uint16(i), 0, &work)

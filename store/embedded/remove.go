@@ -57,21 +57,19 @@ type selection struct {
 	anyNamespace bool
 	namespace    uint16
 	anyTag       bool
-	tag          uint16
-	nothing      bool      // memory does not know the tag
 	digest       *[32]byte // the namespace in the disk's words
 	groups       int       // of the namespace
 	tagText      *string   // the tag in the disk's words; nil: any
 	tags         []string  // the master's, by number
 }
 
-// has tells whether a record is meant. A tag of which nothing is left gives its
-// number to another, also between two steps of a removal.
+// has tells whether a record is meant. Tags are compared as text: one of which
+// nothing is left gives its number to another, and one that comes up from the disk
+// gets a number, also between two steps of a removal.
 //
 // REQUIRES: the master's lock is held.
 func (s *selection) has(r *record) bool {
-	return !s.nothing && (s.anyNamespace || r.namespace == s.namespace) &&
-		(s.anyTag || r.saltTag == s.tag && s.tags[s.tag] == *s.tagText)
+	return (s.anyNamespace || r.namespace == s.namespace) && (s.anyTag || s.tags[r.saltTag] == *s.tagText)
 }
 
 func (m *Master) selection(scope *Scope) (*selection, error) {
@@ -99,10 +97,6 @@ func (m *Master) selection(scope *Scope) (*selection, error) {
 	if !sel.anyTag {
 		folded := foldTag(*scope.SaltTag)
 		sel.tagText = &folded
-		if folded != "" {
-			tag, known := m.tagNumber[folded]
-			sel.tag, sel.nothing = tag, !known
-		}
 	}
 	return sel, nil
 }
