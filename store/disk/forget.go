@@ -14,6 +14,7 @@ func (t *Tier) Reset(namespace [32]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removeWideLocked(namespaceMark(&namespace))
+	t.sweep = true
 }
 
 // ForgetNamespace is Reset for those who want to know how many chunks there were,
@@ -33,6 +34,7 @@ func (t *Tier) ResetAll() {
 		t.removed.addAll()
 		t.changedLocked(false)
 	}
+	t.sweep = true
 	t.poke()
 }
 
@@ -143,7 +145,11 @@ func (t *Tier) voidLocked(key [2]uint64) {
 // changedLocked has the removals written. fewer: than there were.
 func (t *Tier) changedLocked(fewer bool) {
 	t.dirty, t.fewer = true, t.fewer || fewer
-	t.sweep = t.sweep || t.removed.wide > t.swept // also when the list was bounded
+	// What the floor voids nobody counts. What is removed by namespace or tag is
+	// swept by who removes it: the control loop must not take part of the count.
+	if t.removed.floor > t.floorSeen {
+		t.sweep, t.floorSeen = true, t.removed.floor
+	}
 	t.poke()
 }
 

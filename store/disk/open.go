@@ -134,6 +134,7 @@ func (t *Tier) opened(o *opened) {
 	if t.removed.identity != t.identity {
 		t.removed, t.noted = o.removed, o.removed.count
 	}
+	t.floorSeen = t.removed.floor
 	t.removed.readable()
 	t.removeEarlyLocked()
 	t.mu.Unlock()

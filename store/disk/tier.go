@@ -67,9 +67,11 @@ type Tier struct {
 	unsynced bool   // a region was begun anew since the data file was synced
 	sweep    bool   // void entries are to be dropped
 	swept    uint64 // no entry is void by a removal up to this number
-	held     map[*hold]struct{}
-	asked    uint64 // calls that removed something so far
-	settled  uint64 // of those, how many a restart will not undo
+	// floorSeen: a sweep was asked for of what the floor voids up to here.
+	floorSeen uint64
+	held      map[*hold]struct{}
+	asked     uint64 // calls that removed something so far
+	settled   uint64 // of those, how many a restart will not undo
 	// noted is the count of the removals in their file, as far as is known;
 	// noteFails: the latest note did not get there.
 	noted     uint64
