@@ -60,7 +60,7 @@ func FuzzPages(f *testing.F) {
 	removed.addWide(tagMark("t"))
 	removed.add(chunkMark([2]uint64{1, 2}))
 	removed.voidRegion(7)
-	note := removed.note()
+	note := removed.note(true)
 	f.Add(note.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		again := make([]byte, PageBytes)
@@ -94,7 +94,7 @@ func FuzzPages(f *testing.F) {
 			if len(l.lines) > maxRemovalLines || l.floor > l.count {
 				t.Errorf("accepted %+v", l)
 			}
-			note := l.note()
+			note := l.note(true)
 			if second, err := decodeRemovals(note.encode()); err != nil || !reflect.DeepEqual(l, second) {
 				t.Errorf("%+v was read back as %+v, %v", l, second, err)
 			}

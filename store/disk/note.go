@@ -17,13 +17,16 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 	// Regions that left the catalog need to be noted only before a removal that
 	// goes by the catalog is said to be done. So do those that were begun anew: with
 	// the power their headers would be lost, and what they had before would be back.
-	if !t.dirty && (t.settled == asked || !t.removed.unnoted() && !t.unsynced) {
+	// While the file is looked through no removal goes by the catalog, and a region
+	// that can't be read may be the next time.
+	all := t.phase == serving
+	if !t.dirty && (t.settled == asked || !(all && t.removed.unnoted()) && !t.unsynced) {
 		t.settledUpToLocked(asked)
 		t.mu.Unlock()
 		return -1
 	}
 	t.pruneLocked()
-	note, fewer := t.removed.note(), t.fewer
+	note, fewer := t.removed.note(all), t.fewer
 	sync := fewer || t.unsynced
 	t.dirty, t.fewer, t.unsynced = false, false, false
 	t.mu.Unlock()

@@ -125,6 +125,20 @@ func TestNotedAtTheEnd(t *testing.T) {
 	})
 }
 
+// unreadable fails reads of so many regions, of their header or of what is behind.
+func unreadable(c disktest.Call, bad int, head bool) disktest.Fault {
+	for i := range bad {
+		at := regions(int64(i))
+		if !head {
+			at += disk.PageBytes
+		}
+		if c.Op == disktest.Read && c.Offset <= at && at < c.Offset+int64(c.Bytes) {
+			return disktest.Fault{Err: syscall.EIO}
+		}
+	}
+	return disktest.Fault{}
+}
+
 // TestUnreadableRegions: some regions that can't be read cost their chunks, and not
 // the tier; when most can't be, it is the disk, and what it had is back with it.
 func TestUnreadableRegions(t *testing.T) {
@@ -138,18 +152,7 @@ func TestUnreadableRegions(t *testing.T) {
 					r.mustPut(i, 1, 2<<20)
 				}
 				r.end()
-				dir.SetFault(func(c disktest.Call) disktest.Fault {
-					for i := range bad {
-						at := regions(int64(i))
-						if !head {
-							at += disk.PageBytes
-						}
-						if c.Op == disktest.Read && c.Offset <= at && at < c.Offset+int64(c.Bytes) {
-							return disktest.Fault{Err: syscall.EIO}
-						}
-					}
-					return disktest.Fault{}
-				})
+				dir.SetFault(func(c disktest.Call) disktest.Fault { return unreadable(c, bad, head) })
 				r = start(t, dir, testOptions())
 				time.Sleep(time.Minute)
 				if bad == 6 {
@@ -166,5 +169,50 @@ func TestUnreadableRegions(t *testing.T) {
 				r.end()
 			})
 		}
+	}
+}
+
+// TestRemovedWhileRegionsCannotBeRead: a removal that is noted while the file is
+// looked through does not void for good what could not be read just then.
+func TestRemovedWhileRegionsCannotBeRead(t *testing.T) {
+	const chunks = 18 // three a region
+	for _, head := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			dir := &disktest.Dir{}
+			r := start(t, dir, testOptions())
+			for i := range chunks {
+				r.mustPut(i, 1, 2<<20)
+			}
+			r.end()
+			opts := testOptions()
+			opts.Readers = 1
+			last := regions(6) // all headers but this one were asked for,
+			if !head {
+				last = regions(2) + disk.PageBytes // or the three newest regions
+			}
+			hold := make(chan struct{})
+			dir.SetFault(func(c disktest.Call) disktest.Fault {
+				if c.Op == disktest.Read && c.Offset == last {
+					<-hold
+				}
+				return unreadable(c, 6, head)
+			})
+			notes := dir.Calls(disktest.WriteFile)
+			r = start(t, dir, opts)
+			r.Forget(keyFor(4))
+			synctest.Wait()
+			if dir.Calls(disktest.WriteFile) == notes {
+				t.Fatal("the removal is not noted while the file is looked through")
+			}
+			close(hold)
+			time.Sleep(time.Minute)
+			dir.SetFault(nil)
+			time.Sleep(5 * time.Minute)
+			if s := r.Stats(); !s.InService || s.Chunks != chunks-1 {
+				t.Errorf("their head %v: %v with %d chunks, want %d", head, s.State, s.Chunks, chunks-1)
+			}
+			r.mustMiss(4)
+			r.end()
+		})
 	}
 }

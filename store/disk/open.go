@@ -120,7 +120,7 @@ func (t *Tier) format(o *opened, page []byte) error {
 	if err := writeAll(o.file, page[:PageBytes], superblockAt); err != nil {
 		return err
 	}
-	note := o.removed.note()
+	note := o.removed.note(true)
 	if err := t.dir.WriteFile(removalsName, note.encode()); err != nil {
 		return fmt.Errorf("write %s: %w", removalsName, err)
 	}

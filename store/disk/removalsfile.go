@@ -28,11 +28,14 @@ type removalsNote struct {
 }
 
 // note takes a snapshot. It does not copy the lines, of which there may be many.
-func (l *removals) note() removalsNote {
+// all: with the regions that are not in the file yet.
+func (l *removals) note(all bool) removalsNote {
 	n := removalsNote{identity: l.identity, count: l.count, floor: l.floor, lines: l.lines[:len(l.lines):len(l.lines)]}
-	for id := range l.void {
-		l.void[id] = true
-		n.void = append(n.void, id)
+	for id, noted := range l.void {
+		if noted || all {
+			l.void[id] = true
+			n.void = append(n.void, id)
+		}
 	}
 	return n
 }

@@ -58,7 +58,7 @@ func TestRemovalsAgainstModel(t *testing.T) {
 				}
 				l.forget(lowest)
 			case 7:
-				note := l.note()
+				note := l.note(true)
 				again, err := decodeRemovals(note.encode())
 				if err != nil {
 					t.Fatal(err)
@@ -119,7 +119,7 @@ func TestSnapshotsStay(t *testing.T) {
 	for i := range byte(10) {
 		l.add(markOf('x', []byte{i}))
 	}
-	note := l.note()
+	note := l.note(true)
 	before := slices.Clone(note.lines)
 	for i := range byte(20) {
 		l.add(markOf('x', []byte{i}))
