@@ -43,7 +43,9 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 	})
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.noteFails = err != nil; t.noteFails {
+	t.noteFull = err != nil && kindOf(err) == KindFull
+	t.noteFails = err != nil && !t.noteFull
+	if err != nil {
 		t.dirty, t.fewer, t.unsynced = true, t.fewer || fewer, t.unsynced || sync
 		t.settledLocked()
 		return retryInterval
@@ -73,23 +75,26 @@ func (t *Tier) settleAtTheEnd() {
 // submittableLocked tells whether a record of that birth may be written: the file of
 // removals has those of before it. A record that is on the disk before them says,
 // after a kill, that some are not known, and then nothing of before it counts. Where
-// they can't be noted, as on a full disk, that is as it should be, and nobody waits.
-func (t *Tier) submittableLocked(birth uint64) bool { return birth <= t.noted || t.noteFails }
+// they can't be noted because the disk is full, that is as it should be: it may be so
+// for long, and nobody waits.
+func (t *Tier) submittableLocked(birth uint64) bool { return birth <= t.noted || t.noteFull }
 
 // awaitNote returns when a record of that birth may be written. ErrGone: that is
-// not so in time.
+// not so in time, or not before a note that has failed is tried again.
 func (t *Tier) awaitNote(ctx context.Context, birth uint64) error {
 	timer := time.NewTimer(t.opts.WriteDeadline)
 	defer timer.Stop()
 	for {
 		t.mu.RLock()
-		may, usable, event := t.submittableLocked(birth), t.usableLocked(), t.settledEvent
+		may, usable, fails, event := t.submittableLocked(birth), t.usableLocked(), t.noteFails, t.settledEvent
 		t.mu.RUnlock()
 		switch {
 		case !usable:
 			return ErrOutOfService
 		case may:
 			return nil
+		case fails:
+			return ErrGone
 		}
 		select {
 		case <-event:

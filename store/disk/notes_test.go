@@ -176,7 +176,7 @@ func TestUnreadableRegions(t *testing.T) {
 // looked through does not void for good what could not be read just then.
 func TestRemovedWhileRegionsCannotBeRead(t *testing.T) {
 	const chunks = 18 // three a region
-	for _, head := range []bool{true, false} {
+	for _, head := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			dir := &disktest.Dir{}
 			r := start(t, dir, testOptions())

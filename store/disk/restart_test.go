@@ -122,36 +122,60 @@ func TestReset(t *testing.T) {
 	})
 }
 
+// TestResetThatIsNotNoted: on a full disk what is written then counts, and what is
+// older does not. On one that fails, nothing is written until the reset is noted:
+// a kill costs nothing.
 func TestResetThatIsNotNoted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		dir := &disktest.Dir{}
-		r := start(t, dir, testOptions())
-		r.mustPut(1, 1, 4096)
-		dir.SetFault(func(c disktest.Call) disktest.Fault {
-			if c.Op == disktest.WriteFile {
-				return disktest.Fault{Err: syscall.EIO}
-			}
-			return disktest.Fault{}
+	for name, failure := range map[string]error{"full": syscall.ENOSPC, "fails": syscall.EIO} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := &disktest.Dir{}
+				r := start(t, dir, testOptions())
+				for i := range 10 {
+					r.mustPut(i, 1, 4096)
+				}
+				dir.SetFault(func(c disktest.Call) disktest.Fault {
+					if c.Op == disktest.WriteFile {
+						return disktest.Fault{Err: failure}
+					}
+					return disktest.Fault{}
+				})
+				r.Reset([32]byte{200})
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if err := r.Settle(ctx); !errors.Is(err, disk.ErrUncertain) {
+					t.Fatalf("Settle() = %v", err)
+				}
+				full, began := errors.Is(failure, syscall.ENOSPC), time.Now()
+				if err := r.put(20, 1, 4096); full && err != nil || !full && !errors.Is(err, disk.ErrGone) {
+					t.Errorf("a chunk that comes then: %v", err)
+				}
+				if took := time.Since(began); took != 0 {
+					t.Errorf("it is answered after %v", took)
+				}
+				killed := dir.Clone()
+				dir.SetFault(nil)
+				time.Sleep(time.Minute)
+				if err := r.Settle(t.Context()); err != nil {
+					t.Fatalf("the reset was not noted in the end: %v", err)
+				}
+				r.mustPut(21, 1, 4096)
+				r.end()
+				r = start(t, killed, testOptions())
+				for i := range 10 {
+					if full {
+						r.mustMiss(i)
+					} else {
+						r.mustGet(i, 1, 4096)
+					}
+				}
+				if full {
+					r.mustGet(20, 1, 4096)
+				}
+				r.end()
+			})
 		})
-		r.Reset(keyFor(1).Namespace)
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		if err := r.Settle(ctx); !errors.Is(err, disk.ErrUncertain) {
-			t.Fatalf("Settle() = %v", err)
-		}
-		r.mustPut(2, 1, 4096)
-		killed := dir.Clone()
-		dir.SetFault(nil)
-		time.Sleep(time.Minute)
-		if err := r.Settle(t.Context()); err != nil {
-			t.Fatalf("the reset was not noted in the end: %v", err)
-		}
-		r.end()
-		r = start(t, killed, testOptions())
-		r.mustMiss(1)
-		r.mustGet(2, 1, 4096)
-		r.end()
-	})
+	}
 }
 
 func TestForget(t *testing.T) {

@@ -73,9 +73,10 @@ type Tier struct {
 	asked     uint64 // calls that removed something so far
 	settled   uint64 // of those, how many a restart will not undo
 	// noted is the count of the removals in their file, as far as is known;
-	// noteFails: the latest note did not get there.
-	noted     uint64
-	noteFails bool
+	// noteFull, noteFails: the latest note did not get there, the disk being full, or
+	// for another reason.
+	noted               uint64
+	noteFull, noteFails bool
 	// pruneAt is how long the list of removals may become before it is looked
 	// through for what voids nothing any more.
 	pruneAt      int
