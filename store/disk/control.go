@@ -125,16 +125,17 @@ func (t *Tier) probe(ctx context.Context) bool {
 	return true
 }
 
-// onControl makes a call on the control lane, with its page.
-func (t *Tier) onControl(ctx context.Context, what string, call func(page []byte) error) error {
+// onControl makes a call on the control lane. ErrClosed: it was left when ctx ended.
+func (t *Tier) onControl(ctx context.Context, what string, deadline time.Duration, call func() error) error {
 	l := t.control.take(ctx, t.opts.WriteDeadline)
 	if l == nil {
 		return ErrOutOfService
 	}
-	page := l.buf[:PageBytes]
-	err := l.run(t.opts.WriteDeadline, func() error { return call(page) })
+	err := l.runUntil(ctx.Done(), deadline, call)
 	if kindOf(err) != KindTimeout {
 		l.release()
+	} else if ctx.Err() != nil {
+		return ErrClosed // not the disk's fault
 	}
 	if err != nil {
 		t.failed(what, err)

@@ -56,7 +56,8 @@
 // is: a region that leaves the catalog before it is written over is void as a
 // whole (removals.void), and so is what a failed write may have left; and the file is
 // synced before the removal is acknowledged if a region was begun anew since it was
-// synced last, as the power could take the header that voids what it had. The list is
+// synced last, as the power could take the header that voids what it had. It is synced
+// whenever a region was begun, so that few removals have to wait for that. The list is
 // short: what is older than all records is forgotten, and at a quarter of a million
 // lines the oldest chunks are given up with the oldest half of it.
 //

@@ -78,6 +78,7 @@ func (t *Tier) dropRegionLocked(id uint32) {
 func (t *Tier) beginRegionLocked(id uint32, sequence uint64) {
 	t.log.begin(id, sequence)
 	t.unsynced = true
+	t.poke()
 	if t.removed.begun(id) {
 		t.changedLocked(true)
 	}

@@ -52,7 +52,10 @@ func (l *lane) release() { l.home <- l }
 //
 // REQUIRES: the caller has taken the lane. What call touches besides the buffer
 // is its own.
-func (l *lane) run(d time.Duration, call func() error) error {
+func (l *lane) run(d time.Duration, call func() error) error { return l.runUntil(nil, d, call) }
+
+// runUntil is run that does not wait for longer than until over is closed.
+func (l *lane) runUntil(over <-chan struct{}, d time.Duration, call func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		began := time.Now()
@@ -68,11 +71,12 @@ func (l *lane) run(d time.Duration, call func() error) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		// This one waits in the caller's stead: two goroutines a lane are the most.
-		go func() {
-			<-done
-			l.release()
-		}()
-		return errLate
+	case <-over:
 	}
+	// This one waits in the caller's stead: two goroutines a lane are the most.
+	go func() {
+		<-done
+		l.release()
+	}()
+	return errLate
 }

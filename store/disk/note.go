@@ -5,7 +5,11 @@ import (
 	"time"
 )
 
-// settle notes removals on the disk, and returns when to try again what failed.
+// syncDeadline is in write deadlines: a sync has much to write where the page cache
+// can't be passed by, or waits for the disk's own.
+const syncDeadline = 5
+
+// settle syncs the data file if need be and notes removals on the disk, and returns when to try again what failed.
 func (t *Tier) settle(ctx context.Context) time.Duration {
 	t.mu.Lock()
 	if t.phase == starting || t.breaker.state != inService {
@@ -14,45 +18,55 @@ func (t *Tier) settle(ctx context.Context) time.Duration {
 		return max(wait, time.Millisecond)
 	}
 	asked := t.asked
-	// Regions that left the catalog need to be noted only before a removal that
-	// goes by the catalog is said to be done. So do those that were begun anew: with
-	// the power their headers would be lost, and what they had before would be back.
 	// While the file is looked through no removal goes by the catalog, and a region
-	// that can't be read may be the next time.
+	// that can't be read may be the next time. Later, regions that left the catalog
+	// need to be noted only before a removal that goes by it is said to be done.
 	all := t.phase == serving
-	if !t.dirty && (t.settled == asked || !(all && t.removed.unnoted()) && !t.unsynced) {
+	due := t.dirty || t.settled != asked && all && t.removed.unnoted()
+	if !due && !t.unsynced {
 		t.settledUpToLocked(asked)
 		t.mu.Unlock()
 		return -1
 	}
-	t.pruneLocked()
-	note, fewer := t.removed.note(all), t.fewer
+	var note removalsNote
+	fewer := false
+	if due {
+		t.pruneLocked()
+		note, fewer = t.removed.note(all), t.fewer
+		t.dirty, t.fewer = false, false
+	}
+	// What overwrote records must not be lost with the power, be they void by what the
+	// list had before, or not in the catalog when it was added to. Regions that were
+	// begun anew are synced soon, so that removals rarely wait for it.
 	sync := fewer || t.unsynced
-	t.dirty, t.fewer, t.unsynced = false, false, false
+	t.unsynced = false
 	t.mu.Unlock()
 
-	err := t.onControl(ctx, "note removals", func([]byte) error {
-		if sync {
-			// What overwrote records must not be lost with the power, be they void by
-			// what the list had before, or not in the catalog when it was added to.
-			if err := t.file.Sync(); err != nil {
-				return err
-			}
-		}
-		return t.dir.WriteFile(removalsName, note.encode())
-	})
+	var err error
+	if sync {
+		err = t.onControl(ctx, "sync", syncDeadline*t.opts.WriteDeadline, t.file.Sync)
+	}
+	if err == nil && due {
+		err = t.onControl(ctx, "note removals", t.opts.WriteDeadline, func() error {
+			return t.dir.WriteFile(removalsName, note.encode())
+		})
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.noteFull = err != nil && kindOf(err) == KindFull
-	t.noteFails = err != nil && !t.noteFull
+	defer t.settledLocked()
+	if due {
+		t.noteFull = err != nil && kindOf(err) == KindFull
+		t.noteFails = err != nil && !t.noteFull
+	}
 	if err != nil {
-		t.dirty, t.fewer, t.unsynced = true, t.fewer || fewer, t.unsynced || sync
-		t.settledLocked()
+		t.dirty, t.fewer, t.unsynced = t.dirty || due, t.fewer || fewer, t.unsynced || sync
 		return retryInterval
 	}
-	t.noted, t.settled = note.count, max(t.settled, asked)
-	t.settledLocked()
-	if t.dirty || t.asked > asked {
+	if due {
+		t.noted = note.count
+	}
+	t.settled = max(t.settled, asked)
+	if t.dirty || t.unsynced || t.asked > asked {
 		return 0
 	}
 	return -1

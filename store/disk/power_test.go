@@ -3,6 +3,7 @@ package disk_test
 import (
 	"bytes"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -41,22 +42,29 @@ func TestPowerLostAfterARemoval(t *testing.T) {
 				}
 				r.Forget(keyFor(1000))
 				r.mustSettle()
+				var syncs, synced atomic.Bool
+				dir.SetFault(func(c disktest.Call) disktest.Fault {
+					if c.Op != disktest.Sync {
+						return disktest.Fault{}
+					}
+					if !syncs.Load() {
+						return disktest.Fault{Err: syscall.EIO}
+					}
+					synced.Store(true)
+					return disktest.Fault{}
+				})
 				header, record := page(dir, regions(0)), page(dir, regions(0)+disk.PageBytes)
 				r.mustPut(24, 1, 2<<20) // in the first region, over chunk 0
+				synctest.Wait()
 				if bytes.Equal(header, page(dir, regions(0))) {
 					t.Fatal("the first region was not begun anew")
 				}
 				if restarted {
 					r.end()
+					syncs.Store(true)
 					r = start(t, dir, testOptions())
 				}
-				var synced atomic.Bool
-				dir.SetFault(func(c disktest.Call) disktest.Fault {
-					if c.Op == disktest.Sync {
-						synced.Store(true)
-					}
-					return disktest.Fault{}
-				})
+				syncs.Store(true)
 				r.mustMiss(1)
 				r.Forget(keyFor(1))
 				r.mustSettle()
