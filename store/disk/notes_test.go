@@ -24,9 +24,7 @@ func TestKilledBeforeTheNote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range 10 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(10)
 		r.mustSettle()
 		var killed []*disktest.Dir
 		dir.SetFault(slowNotes)
@@ -64,9 +62,7 @@ func TestBatchedBeforeTheNote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range 10 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(10)
 		r.mustSettle()
 		hold := make(chan struct{})
 		dir.SetFault(func(c disktest.Call) disktest.Fault {
@@ -105,9 +101,7 @@ func TestNotedAtTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range 10 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(10)
 		dir.SetFault(func(c disktest.Call) disktest.Fault {
 			if c.Op == disktest.WriteFile {
 				return disktest.Fault{Err: syscall.ENOSPC}

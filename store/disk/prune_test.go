@@ -31,9 +31,7 @@ func TestPrunedListStillRemoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, pruning())
-		for i := range 10 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(10)
 		for round := range 3 {
 			r.Forget(keyFor(round))
 			r.forgetOthers()

@@ -57,9 +57,7 @@ func TestRemovedAtTheStart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := &disktest.Dir{}
 				r := start(t, dir, testOptions())
-				for i := range 10 {
-					r.mustPut(i, 1, 4096)
-				}
+				r.fill(10)
 				r.end()
 				hold, head := make(chan struct{}), true
 				dir.SetFault(func(c disktest.Call) disktest.Fault {
@@ -89,9 +87,7 @@ func TestRemovedOfWhatWasGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range 10 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(10)
 		for i := 100; i < 110; i++ {
 			r.mustPut(i, 1, 2<<20) // further regions
 		}
@@ -123,9 +119,7 @@ func TestRemovedOfAFullCatalog(t *testing.T) {
 		const n = 4000
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range n {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(n)
 		r.removeSome()
 		r.mustSettle()
 		for range 3 {
@@ -161,9 +155,7 @@ func TestForgottenUnseen(t *testing.T) {
 		const n = 4000
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range n {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(n)
 		roomy := testOptions()
 		roomy.Bytes = 513 << 20 // entries for all
 		var unseen []int
@@ -199,9 +191,7 @@ func TestRemovedFromABadPage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range 10 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(10)
 		at := recordAt(t, dir, 4)
 		dir.SetFault(func(c disktest.Call) disktest.Fault {
 			if c.Op == disktest.Read && c.Offset <= at && at < c.Offset+int64(c.Bytes) {
@@ -246,9 +236,7 @@ func TestRemovedByALateWrite(t *testing.T) {
 		dir := &disktest.Dir{}
 		opts := testOptions()
 		r := start(t, dir, opts)
-		for i := range 3 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(3)
 		dir.SetFault(func(c disktest.Call) disktest.Fault {
 			if c.Op == disktest.Write && c.Bytes > disk.PageBytes {
 				return disktest.Fault{Hang: 10 * time.Second}
@@ -281,9 +269,7 @@ func TestManyRemovals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range 900 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(900)
 		for i := range 800 {
 			r.Forget(keyFor(i))
 		}

@@ -131,9 +131,7 @@ func TestResetThatIsNotNoted(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				dir := &disktest.Dir{}
 				r := start(t, dir, testOptions())
-				for i := range 10 {
-					r.mustPut(i, 1, 4096)
-				}
+				r.fill(10)
 				dir.SetFault(func(c disktest.Call) disktest.Fault {
 					if c.Op == disktest.WriteFile {
 						return disktest.Fault{Err: failure}
@@ -182,9 +180,7 @@ func TestForget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := &disktest.Dir{}
 		r := start(t, dir, testOptions())
-		for i := range 10 {
-			r.mustPut(i, 1, 4096)
-		}
+		r.fill(10)
 		r.Forget(keyFor(4), keyFor(1000))
 		r.mustMiss(4)
 		ns := [32]byte{250}

@@ -98,6 +98,14 @@ func (r *tier) put(i, shards, shardBytes int) error {
 	return <-done
 }
 
+// fill stores the first n chunks, of one shard of a page each.
+func (r *tier) fill(n int) {
+	r.t.Helper()
+	for i := range n {
+		r.mustPut(i, 1, 4096)
+	}
+}
+
 func (r *tier) mustPut(i, shards, shardBytes int) {
 	r.t.Helper()
 	if err := r.put(i, shards, shardBytes); err != nil {
