@@ -105,9 +105,7 @@ func TestRecordsOfALostUse(t *testing.T) {
 			t.Fatalf("it is at %d", at)
 		}
 		r.mustMiss(25)
-		killed := dir.Clone()
-		r.end()
-		r = start(t, killed, testOptions())
+		r, _ = r.killed(dir, testOptions())
 		r.mustGet(26, 1, 2<<20)
 		r.mustMiss(25)
 		r.end()

@@ -35,10 +35,7 @@ func TestPrunedListStillRemoves(t *testing.T) {
 		for round := range 3 {
 			r.Forget(keyFor(round))
 			r.forgetOthers()
-			killed := dir.Clone()
-			r.end()
-			dir = killed
-			r = start(t, dir, pruning())
+			r, dir = r.killed(dir, pruning())
 			for i := range 10 {
 				if i <= round {
 					r.mustMiss(i)

@@ -101,9 +101,7 @@ func TestRemovedOfWhatWasGivenUp(t *testing.T) {
 		r.mustMiss(0)
 		r.removeSome()
 		r.mustSettle()
-		killed := dir.Clone()
-		r.end()
-		r = start(t, killed, testOptions())
+		r, _ = r.killed(dir, testOptions())
 		for i := range 10 {
 			if i == 4 || i%2 == 1 {
 				r.mustMiss(i)
@@ -123,10 +121,7 @@ func TestRemovedOfAFullCatalog(t *testing.T) {
 		r.removeSome()
 		r.mustSettle()
 		for range 3 {
-			killed := dir.Clone()
-			r.end()
-			dir = killed
-			r = start(t, dir, testOptions())
+			r, dir = r.killed(dir, testOptions())
 			for i := 1; i < n; i += 2 {
 				r.mustMiss(i)
 			}
@@ -174,9 +169,7 @@ func TestForgottenUnseen(t *testing.T) {
 			r.Forget(keyFor(i))
 		}
 		r.mustSettle()
-		killed := dir.Clone()
-		r.end()
-		r = start(t, killed, roomy)
+		r, _ = r.killed(dir, roomy)
 		for _, i := range unseen {
 			r.mustMiss(i)
 		}
@@ -274,9 +267,7 @@ func TestManyRemovals(t *testing.T) {
 			r.Forget(keyFor(i))
 		}
 		r.mustSettle()
-		killed := dir.Clone()
-		r.end()
-		r = start(t, killed, testOptions())
+		r, _ = r.killed(dir, testOptions())
 		for i := range 800 {
 			r.mustMiss(i)
 		}
@@ -310,14 +301,10 @@ func TestStoredAgain(t *testing.T) {
 					remove(r)
 					r.mustMiss(1)
 					r.mustSettle()
-					killed := dir.Clone()
-					r.end()
-					r = start(t, killed, testOptions())
+					r, dir = r.killed(dir, testOptions())
 					r.mustMiss(1)
 					r.mustPut(1, 1, 4096)
-					dir = killed.Clone()
-					r.end()
-					r = start(t, dir, testOptions())
+					r, dir = r.killed(dir, testOptions())
 					if err := r.get(1, 1, 4096); err != nil {
 						t.Fatalf("round %d: %v", round, err)
 					}
@@ -425,10 +412,7 @@ func TestLinks(t *testing.T) {
 			if links, err := r.Links([32]byte{1}); err != nil || len(links) != 0 {
 				t.Errorf("%d links of no namespace, %v", len(links), err)
 			}
-			killed := dir.Clone()
-			r.end()
-			dir = killed
-			r = start(t, dir, testOptions())
+			r, dir = r.killed(dir, testOptions())
 		}
 		links, err := r.Links(keyFor(1).Namespace)
 		if err != nil {
@@ -438,9 +422,7 @@ func TestLinks(t *testing.T) {
 			t.Errorf("%d were forgotten", n)
 		}
 		r.mustSettle()
-		killed := dir.Clone()
-		r.end()
-		r = start(t, killed, testOptions())
+		r, _ = r.killed(dir, testOptions())
 		for i := range 30 {
 			r.mustMiss(i)
 		}
@@ -500,9 +482,7 @@ func TestHandedOverWhileItsRegionCloses(t *testing.T) {
 		r.mustGet(0, 1, 2<<20)
 		r.Forget(keyFor(0))
 		r.mustSettle()
-		killed := dir.Clone()
-		r.end()
-		r = start(t, killed, testOptions())
+		r, _ = r.killed(dir, testOptions())
 		r.mustMiss(0)
 		r.mustGet(23, 1, 2<<20)
 		r.end()

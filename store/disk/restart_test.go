@@ -193,9 +193,7 @@ func TestForget(t *testing.T) {
 		if err := r.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		killed := dir.Clone()
-		r.end()
-		r = start(t, killed, testOptions())
+		r, _ = r.killed(dir, testOptions())
 		for i := range 10 {
 			if i == 4 || i%2 == 1 {
 				r.mustMiss(i)

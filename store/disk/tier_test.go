@@ -61,6 +61,15 @@ func (r *tier) end() {
 	}
 }
 
+// killed ends the tier and starts another on what the directory has now: as if this
+// one's process had been killed. It returns that directory too.
+func (r *tier) killed(dir *disktest.Dir, opts disk.Options) (*tier, *disktest.Dir) {
+	r.t.Helper()
+	left := dir.Clone()
+	r.end()
+	return start(r.t, left, opts), left
+}
+
 // content makes the shards of chunk i, which tell whose they are.
 func content(i, shards, shardBytes int) [][]byte {
 	out := make([][]byte, shards)
