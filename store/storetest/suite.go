@@ -186,7 +186,8 @@ func underway(t *testing.T, u *user) {
 	if again := u.start(0, 0); again.Status != store.PutUnderway {
 		t.Errorf("status %d, want underway", again.Status)
 	}
-	u.end(g.Ticket, 0)
+	copy(u.memory(g.Place), shardOf(0, 0))
+	u.end(g.Ticket, Sum(shardOf(0, 0)))
 	if again := u.start(0, 0); again.Status != store.PutExists {
 		t.Errorf("status %d, want exists", again.Status)
 	}

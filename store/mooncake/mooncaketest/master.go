@@ -1,0 +1,140 @@
+package mooncaketest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
+)
+
+// Python returns the interpreter with Mooncake's wheel that tests are given, and
+// skips the test when there is none.
+func Python(t testing.TB) string {
+	python := os.Getenv("MOONCAKE_SIDECAR_PYTHON")
+	if python == "" {
+		t.Skip("MOONCAKE_SIDECAR_PYTHON names no Python with vLLM and Mooncake")
+	}
+	if _, err := os.Stat(masterProgram(python)); err != nil {
+		t.Skipf("Mooncake's wheel is not installed (scripts/setup.sh --with-peers): %v", err)
+	}
+	return python
+}
+
+func masterProgram(python string) string {
+	return filepath.Join(filepath.Dir(python), "mooncake_master")
+}
+
+// Master is a real mooncake_master with its metadata server, on loopback.
+type Master struct {
+	// Config reaches it over TCP, lending no memory.
+	Config  cluster.Config
+	process *os.Process
+	log     *bytes.Buffer
+	exited  chan struct{}
+}
+
+// StartMaster starts a master, which ends with the test.
+func StartMaster(t testing.TB, python string) *Master {
+	t.Helper()
+	var err error
+	// A port that was free may be taken meanwhile.
+	for range 5 {
+		var m *Master
+		if m, err = startMaster(python); err == nil {
+			t.Cleanup(m.Kill)
+			return m
+		}
+	}
+	t.Fatal(err)
+	return nil
+}
+
+func startMaster(python string) (*Master, error) {
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	rpc, metadata := "127.0.0.1:"+strconv.Itoa(ports[0]), "127.0.0.1:"+strconv.Itoa(ports[1])
+	m := &Master{exited: make(chan struct{}), log: &bytes.Buffer{}, Config: cluster.Config{
+		MetadataServer: "http://" + metadata + "/metadata", MasterServerAddress: rpc, Protocol: "tcp", Mode: cluster.ModeStandalone,
+		LocalBufferBytes: cluster.DefaultBufferBytes, TenantID: cluster.DefaultTenant, LocalHostname: "127.0.0.1",
+	}}
+	cmd := exec.Command(masterProgram(python), "--rpc_port="+strconv.Itoa(ports[0]), "--enable_http_metadata_server=true",
+		"--http_metadata_server_port="+strconv.Itoa(ports[1]), "--metrics_port="+strconv.Itoa(ports[2]), "--enable_metric_reporting=false")
+	cmd.Stdout, cmd.Stderr = m.log, m.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("mooncake_master: %w", err)
+	}
+	m.process = cmd.Process
+	go func() {
+		_ = cmd.Wait() // killed, mostly
+		close(m.exited)
+	}()
+	for _, address := range []string{rpc, metadata} {
+		if err := m.await(address); err != nil {
+			m.Kill()
+			return nil, fmt.Errorf("mooncake_master: %w\n%s", err, m.log)
+		}
+	}
+	return m, nil
+}
+
+// await waits until an address is served.
+func (m *Master) await(address string) error {
+	deadline := time.Now().Add(30 * time.Second)
+	for {
+		conn, err := net.DialTimeout("tcp", address, time.Second)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-m.exited:
+			return errors.New("it ended")
+		default:
+		}
+		if time.Now().After(deadline) {
+			return err
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// Kill ends the master and waits for that.
+func (m *Master) Kill() {
+	_ = m.process.Kill() // it may be dead already
+	<-m.exited
+}
+
+// Environ is the environment for clients of a test's master: nothing leaves
+// loopback.
+func Environ() []string {
+	return append(os.Environ(), "MC_TCP_BIND_ADDRESS=127.0.0.1", "MC_LOG_LEVEL=ERROR")
+}
+
+// freePorts returns n different ports that nobody listens on.
+func freePorts(n int) ([]int, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = l.Close() }()
+	address, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		return nil, errors.ErrUnsupported
+	}
+	others, err := freePorts(n - 1)
+	return append(others, address.Port), err
+}

@@ -1,0 +1,279 @@
+package sideproc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+)
+
+// Engine is a mooncake.Engine that keeps a side process running.
+type Engine struct {
+	cfg Config
+
+	mu      sync.Mutex
+	session *session // nil when no process is ready
+	pid     int      // of the ready process, 0 for none
+	health  mooncake.Health
+	changed chan struct{} // closed and replaced when health changes
+}
+
+var _ mooncake.Engine = (*Engine)(nil)
+
+// New returns an engine; Run starts its process.
+func New(cfg Config) *Engine {
+	cfg.Limits.setDefaults()
+	return &Engine{cfg: cfg, changed: make(chan struct{}), health: mooncake.Health{Reason: "the side process is not started"}}
+}
+
+// Run keeps a process running until ctx is done, and waits for its end.
+func (e *Engine) Run(ctx context.Context) error {
+	// The process dies with the thread that started it, so that thread must live as
+	// long as Run.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	pause := e.cfg.Limits.FirstPause
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			e.set(nil, mooncake.Health{Reason: "it was ended"})
+			return ctx.Err()
+		case <-timer.C:
+		}
+		served, err := e.runProcess(ctx)
+		if served >= e.cfg.Limits.LongestPause {
+			pause = e.cfg.Limits.FirstPause
+		}
+		if ctx.Err() == nil {
+			e.cfg.Log.Warn("the Mooncake side process is not running", "error", err, "retry_in", pause)
+		}
+		timer.Reset(pause)
+		pause = min(2*pause, e.cfg.Limits.LongestPause)
+	}
+}
+
+// runProcess runs one process to its end. It returns how long it served.
+func (e *Engine) runProcess(ctx context.Context) (served time.Duration, err error) {
+	p, err := start(&e.cfg)
+	if err != nil {
+		e.set(nil, mooncake.Health{Reason: err.Error()})
+		return 0, err
+	}
+	defer p.close()
+	h, r, err := p.greet(ctx, &e.cfg)
+	if err != nil {
+		p.kill()
+		e.set(nil, mooncake.Health{Reason: err.Error()})
+		return 0, err
+	}
+	versions := maps.Clone(r.Versions)
+	if versions == nil {
+		versions = map[string]string{}
+	}
+	versions["python"] = h.Python
+	s := newSession(p.conn, e.cfg.Limits, p.kill)
+	begun := time.Now()
+	e.setPID(p.cmd.Process.Pid)
+	defer e.setPID(0)
+	e.set(s, mooncake.Health{Ready: true, Versions: versions, Segment: r.Segment})
+	e.cfg.Log.Info("the Mooncake side process is ready", "pid", p.cmd.Process.Pid, "mooncake", versions["mooncake"], "segment", r.Segment, "probe", r.Text)
+	err = e.serve(ctx, p, s)
+	e.set(nil, mooncake.Health{Reason: err.Error()})
+	return time.Since(begun), err
+}
+
+// serve carries a ready process's calls until its end, and waits for that.
+func (e *Engine) serve(ctx context.Context, p *process, s *session) error {
+	var work sync.WaitGroup
+	work.Go(s.write)
+	work.Go(func() {
+		if err := s.read(); err != nil {
+			s.condemn(err)
+		}
+	})
+	pinging, stopPings := context.WithCancel(ctx)
+	work.Go(func() { s.ping(pinging) })
+	select {
+	case <-ctx.Done():
+		// Calls fail from now on; the process is asked to leave.
+		e.set(nil, mooncake.Health{Reason: "it is being ended"})
+		_ = p.conn.CloseWrite() // a process that does not hear it is killed
+		timer := time.AfterFunc(e.cfg.Limits.Close, func() { s.condemn(errors.New("it did not end by itself")) })
+		<-p.exited
+		timer.Stop()
+	case <-p.exited:
+	}
+	stopPings()
+	err := s.verdict()
+	if err == nil {
+		err = p.errExited()
+	}
+	s.end(err)
+	_ = p.conn.Close()
+	work.Wait()
+	return fmt.Errorf("side process: %w", err)
+}
+
+// ping asks now and then whether the process lives. Its limit kills one that does
+// not answer, and one that answers something else is not ours to keep.
+func (s *session) ping(ctx context.Context) {
+	ticker := time.NewTicker(s.limits.Ping)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.over:
+			return
+		case <-ticker.C:
+		}
+		_, err := s.call(ctx, lanePing, kindPing, 1, func(dst []byte) []byte { return appendKeys(dst, nil) })
+		if errors.Is(err, store.ErrUnavailable) || ctx.Err() != nil {
+			return // with the session, or the context
+		}
+		if err != nil {
+			s.condemn(fmt.Errorf("ping: %w", err))
+			return
+		}
+	}
+}
+
+// set notes what became of the process.
+func (e *Engine) set(s *session, health mooncake.Health) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	health.Starts = e.health.Starts
+	if s != nil {
+		health.Starts++
+	}
+	e.session, e.health = s, health
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// Health implements mooncake.Engine.
+func (e *Engine) Health() mooncake.Health {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	health := e.health
+	health.Versions = maps.Clone(health.Versions)
+	return health
+}
+
+func (e *Engine) setPID(pid int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pid = pid
+}
+
+// PID returns the number of the ready process, 0 when there is none.
+func (e *Engine) PID() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.pid
+}
+
+// Changed returns a channel that is closed when Health changes.
+func (e *Engine) Changed() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}
+
+// call makes a call of the ready process.
+func (e *Engine) call(ctx context.Context, op string, lane int, kind byte, n int, body func(dst []byte) []byte) ([]mooncake.Answer, error) {
+	e.mu.Lock()
+	s, reason := e.session, e.health.Reason
+	e.mu.Unlock()
+	if s == nil {
+		return nil, fmt.Errorf("mooncake: %s: %w: %s", op, store.ErrUnavailable, reason)
+	}
+	answers, err := s.call(ctx, lane, kind, n, body)
+	if err != nil {
+		return nil, fmt.Errorf("mooncake: %s: %w", op, err)
+	}
+	return answers, nil
+}
+
+// Exist implements mooncake.Engine.
+func (e *Engine) Exist(ctx context.Context, keys []string) ([]mooncake.Answer, error) {
+	if err := mooncake.CheckKeys(keys); err != nil {
+		return nil, err
+	}
+	return e.call(ctx, "exist", laneExist, kindExist, len(keys), func(dst []byte) []byte { return appendKeys(dst, keys) })
+}
+
+// Put implements mooncake.Engine.
+func (e *Engine) Put(ctx context.Context, how mooncake.Replication, objects []mooncake.Object) ([]mooncake.Answer, error) {
+	if err := e.check(objects); err != nil {
+		return nil, err
+	}
+	if err := checkHow(&how); err != nil {
+		return nil, err
+	}
+	return e.call(ctx, "put", lanePut, kindPut, len(objects), func(dst []byte) []byte { return appendHow(appendObjects(dst, objects), &how) })
+}
+
+// Get implements mooncake.Engine.
+func (e *Engine) Get(ctx context.Context, objects []mooncake.Object) ([]mooncake.Answer, error) {
+	if err := e.check(objects); err != nil {
+		return nil, err
+	}
+	return e.call(ctx, "get", laneGet, kindGet, len(objects), func(dst []byte) []byte { return appendObjects(dst, objects) })
+}
+
+// Remove implements mooncake.Engine.
+func (e *Engine) Remove(ctx context.Context, keys []string) ([]mooncake.Answer, error) {
+	if err := mooncake.CheckKeys(keys); err != nil {
+		return nil, err
+	}
+	return e.call(ctx, "remove", laneRemove, kindRemove, len(keys), func(dst []byte) []byte { return appendKeys(dst, keys) })
+}
+
+// RemovePrefix implements mooncake.Engine.
+func (e *Engine) RemovePrefix(ctx context.Context, prefix string) (int, error) {
+	if err := mooncake.CheckPrefix(prefix); err != nil {
+		return 0, err
+	}
+	answers, err := e.call(ctx, "remove", laneRemove, kindRemoveRegex, 1, func(dst []byte) []byte { return appendKeys(dst, []string{regexOf(prefix)}) })
+	if err != nil {
+		return 0, err
+	}
+	if code := answers[0].Code(); code != 0 {
+		return 0, &mooncake.Error{Op: "remove", Code: code, Text: prefix}
+	}
+	return int(answers[0]), nil
+}
+
+func (e *Engine) check(objects []mooncake.Object) error {
+	return mooncake.CheckObjects(uint64(len(e.cfg.Memory.Bytes())), objects)
+}
+
+// maxSegments bounds the preferred segments of a put, maxSegmentBytes each name.
+const (
+	maxReplicas     = 64
+	maxSegments     = 64
+	maxSegmentBytes = 512
+)
+
+// checkHow refuses what can't be sent.
+func checkHow(how *mooncake.Replication) error {
+	if how.Replicas < 0 || how.Replicas > maxReplicas || len(how.PreferredSegments) > maxSegments {
+		return fmt.Errorf("mooncake: put: %d replicas and %d preferred segments; at most %d and %d", how.Replicas, len(how.PreferredSegments), maxReplicas, maxSegments)
+	}
+	for _, name := range how.PreferredSegments {
+		if name == "" || len(name) > maxSegmentBytes || strings.ContainsRune(name, 0) {
+			return fmt.Errorf("mooncake: put: %.64q is no name of a segment; want host:port", name)
+		}
+	}
+	return nil
+}
