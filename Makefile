@@ -55,11 +55,11 @@ test: setup-peers build build-faults ## everything CI runs, vLLM included
 	@scripts/prometheus.sh >/dev/null
 	MOONCAKE_SIDECAR_PROMETHEUS=$$(scripts/prometheus.sh) $(MAKE) --no-print-directory test-go
 	$(MAKE) --no-print-directory test-race
-	$(MAKE) --no-print-directory test-chaos
-	$(PYTEST) pyshim/tests
-	$(MAKE) --no-print-directory test-upstream
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos test-python
 	$(MAKE) --no-print-directory test-vllm-rules
-	$(PYTEST) --durations=25 tests/e2e
+	$(MAKE) --no-print-directory test-end-to-end
+	$(PYTEST) tests/soak
+	$(MAKE) --no-print-directory soak SOAK_MINUTES=3 SEED=7 SOAK='--kind sliding --disk off --slow on'
 	$(PYTEST) tests/packaging
 
 .PHONY: test-wheel-root
@@ -69,6 +69,20 @@ test-wheel-root: setup-peers ## the wheel in roots of older distributions, the u
 .PHONY: test-fast
 test-fast: system ## Go tests and house rules, without vLLM
 	$(MAKE) --no-print-directory test-go
+
+# Keeps one core busy, as test-chaos does: make test runs the two at once.
+.PHONY: test-python
+test-python: test-upstream
+	$(PYTEST) pyshim/tests
+
+# Files go to processes whole, for engines are shared within a file; conftest.py has the longest ones begin.
+# Two processes take a fifth less on two cores; their engines then wait for each other, and a test that is
+# short of time may fail.
+E2E_PROCESSES ?= 0
+.PHONY: test-end-to-end
+test-end-to-end: setup-peers build build-faults ## the whole thing with a real vLLM; E2E_PROCESSES=2 for two at once
+	$(PYTEST) -n $(E2E_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=25 -m 'not alone' tests/e2e
+	$(PYTEST) -m alone tests/e2e
 
 # Mooncake's public traces, where they are at hand; their tests are skipped otherwise.
 TRACES ?= $(wildcard ../shared/traces)
@@ -99,7 +113,13 @@ test-vllm-rules:
 	  -coverpkg=./coordinator -coverprofile=build/coordinator.cover ./coordinator ./coordinator/vllmdiff
 	@go tool cover -func=build/coordinator.cover | awk 'BEGIN { low = 1 } \
 	  /^total:/ { print "coordinator: " $$3 " of its statements are reached by compared cases, at least 98% are wanted"; low = $$3 + 0 < 98 } END { exit low }'
-	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 -skip "^TestAgainstVLLM$$" ./coordinator/... ./internal/kv/... ./lookupd/... ./internal/wire/... ./internal/daemon/...
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 -skip "^TestAgainstVLLM$$" ./coordinator/... ./internal/kv/... ./lookupd/... ./internal/wire/... ./internal/daemon/... ./store/mooncake/...
+
+# The soak's kind, disk tier and slowed copies are drawn from SEED unless SOAK says otherwise: SOAK='--kind sliding --disk off'.
+SOAK_MINUTES ?= 3
+.PHONY: soak
+soak: setup-peers build build-faults ## vLLM under traffic, aborts, preemptions, resets and struck daemons, for SOAK_MINUTES
+	cd tests && $(PYTHON) -m soak --minutes $(SOAK_MINUTES) --seed $(SEED) $(SOAK)
 
 .PHONY: test-upstream
 test-upstream: setup-peers build ## vLLM's own connector tests against our code, and the table of them
@@ -111,6 +131,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	$(MAKE) --no-print-directory test
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_DIFF_CASES=200000 go test -v -count=1 -timeout 60m -run '^TestAgainstVLLM$$' ./coordinator/vllmdiff
 	MOONCAKE_SIDECAR_STEP_SEED=1000 MOONCAKE_SIDECAR_STEP_CASES=4400 $(PYTEST) pyshim/tests/differential/test_same_steps.py
+	MOONCAKE_SIDECAR_LAYOUTS_SEED=$(strip $(shell od -An -N2 -tu2 /dev/urandom)) MOONCAKE_SIDECAR_LAYOUTS=150 $(PYTEST) pyshim/tests/parallel/test_random_layouts.py
 	MOONCAKE_SIDECAR_NIGHTLY=1 $(PYTEST) tests/e2e/test_ranks.py
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	$(MAKE) --no-print-directory test-chaos CHAOS=10m SEED=0
@@ -118,6 +139,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	go test -count=1 -timeout 60m -run '^TestMetamorphicTier' ./store/embedded -metamorphic.for=20m -metamorphic.first=0
 	go test -count=1 -tags mutants -timeout 120m -run '^TestMutants$$' ./store/embedded
 	scripts/fuzz.sh 60s
+	$(MAKE) --no-print-directory soak SOAK_MINUTES=60 SEED=0
 	$(MAKE) --no-print-directory test-wheel-root
 
 .PHONY: bench

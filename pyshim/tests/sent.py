@@ -22,6 +22,7 @@ class Part:
 
     job: int
     epoch: int
+    generation: int
     number: int
     request: str
     token_len: int
@@ -59,6 +60,7 @@ def _parts(command):
         yield Part(
             command.job,
             sent["epoch"],
+            sent["generation"],
             number,
             request,
             *row[:4],

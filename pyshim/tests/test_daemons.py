@@ -188,7 +188,7 @@ def test_the_lookup_path_is_the_in_tree_one():
 def register(runtime_dir):
     made = []
 
-    def start(prepare=lambda stop: None, directory=runtime_dir):
+    def start(prepare=lambda stop: None, directory=runtime_dir, on_registered=lambda answer: None):
         client = LookupClient(2000, False)
         registrar = Registrar(
             client,
@@ -199,6 +199,7 @@ def register(runtime_dir):
             1,
             prepare,
         )
+        registrar.on_registered = on_registered
         made.append((client, registrar))
         registrar.start()
         return client, registrar
@@ -219,6 +220,29 @@ def test_registered_and_pinged_the_client_is_up(start_daemon, register):
     assert client.ask("a", 64, HASHES).tokens == 0 and daemon.stats()["lookups"] == 1
     client.release(["a", "b"])
     until(lambda: daemon.stats()["leases_released"] == ["a", "b"])
+
+
+def test_what_fails_behind_the_registration_costs_no_store(start_daemon, register, caplog):
+    start_daemon()
+    client, registrar = register(on_registered=lambda answer: 1 / 0)
+    assert registrar.first_attempt.wait(PATIENCE_S) and client.up
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_the_client_hears_of_resets_by_others(start_daemon, register):
+    daemon = start_daemon()
+    client, registrar = register()
+    assert registrar.first_attempt.wait(PATIENCE_S) and client.generation == 1
+    daemon.order(generation=(1 << 64) - 1)
+    until(lambda: client.generation == (1 << 64) - 1)
+    assert client.up
+
+
+def test_a_reset_right_behind_the_registration_is_heard_of(start_daemon, register):
+    daemon = start_daemon()
+    daemon.order(hasty=True)
+    client, registrar = register()
+    assert registrar.first_attempt.wait(PATIENCE_S) and client.up and client.generation == 2
 
 
 def test_silence_then_service_again(start_daemon, register):
@@ -254,7 +278,7 @@ def test_a_taken_socket_makes_it_ask_for_one_of_its_own(start_daemon, register, 
     client, registrar = register()
     registrar.first_attempt.wait(PATIENCE_S)
     assert client.up and registrar.lookup_path.endswith("lookup_engine_01234567")
-    assert "belongs to another engine" in caplog.text
+    assert "lookup is taken" in caplog.text and "one of this engine's own" in caplog.text
 
 
 def test_a_daemon_in_another_container_makes_the_socket_in_the_runtime_directory(start_daemon, register, runtime_dir):

@@ -133,7 +133,7 @@ def store_job(job, request, tokens, blocks):
         [(0, blocks)],
         [],
     )
-    return batch.command(1)
+    return batch.command(1, 1)
 
 
 @pytest.fixture
@@ -178,6 +178,22 @@ def test_finished_and_preempted_come_before_the_jobs(start_daemon, make_rank):
     daemon, rank = start_daemon(), make_rank()
     rank.step(StepCommands(finished=["a"], preempted=["b"]))
     stored(rank)
+    stats = daemon.stats()
+    assert stats["finished"] == ["a"] and stats["preempted"] == ["b"]
+
+
+def test_a_daemon_that_is_slow_hears_of_what_ended_meanwhile(start_daemon, make_rank):
+    """Or it would keep the request's saved length, and count it for the next of that name."""
+    daemon, rank = start_daemon(), make_rank()
+    stored(rank)
+    daemon.stop()
+    rank.load(Request("second", 3), [7, 8, 9])
+    rank.offset += 60
+    rank.step()
+    assert not rank.role.ready
+    rank.step(StepCommands(finished=["a"], preempted=["b"]))
+    daemon.wake()
+    rank.until(lambda: rank.received)
     stats = daemon.stats()
     assert stats["finished"] == ["a"] and stats["preempted"] == ["b"]
 

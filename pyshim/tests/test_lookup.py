@@ -9,6 +9,7 @@ import tracemalloc
 
 import pytest
 
+from mooncake_sidecar import lookup as lookup_module
 from mooncake_sidecar.channel import MAX_FRAMES, YES, Channel, ChannelError, pack_message, split_message
 from mooncake_sidecar.frames import FrameReader
 from mooncake_sidecar.jobs import hash_blob
@@ -186,8 +187,10 @@ def test_a_discarded_request_leaves_nothing(serve):
 
 
 def test_reset(serve):
-    client, server = serve(lambda f: [[b"\1"]])
-    assert client.reset() and server.seen == [[b"reset"]]
+    client, server = serve(lambda f: [[b"\1", struct.pack(">Q", 1 << 63)]])
+    assert client.generation is None
+    assert client.reset() and server.seen == [[b"reset2"]]
+    assert client.generation == 1 << 63
     client.mark_down()
     assert client.reset() is False
 
@@ -198,9 +201,9 @@ def test_a_hit_of_before_a_reset_is_not_told_after_it(serve):
     held = []
 
     def answer(frames):
-        if frames[0] == b"reset":
+        if frames[0] == b"reset2":
             tokens.update(there=0, underway=0)
-            return [[b"\x01"]]
+            return [[b"\x01", bytes(8)]]
         name = frames[4].decode()
         replies = [[struct.pack(">I", tokens.get(name, 32)), trailer(frames)]]
         if name == "underway" and tokens[name]:
@@ -223,6 +226,22 @@ def settle(client, request_id):
     while (hit := client.ask(request_id, 70, HASHES)) is None:
         client.new_step()
     return hit
+
+
+@pytest.mark.parametrize("answer", [[b"\1"], [b"\1", bytes(4)], [b"\2", bytes(8)], []])
+def test_a_reset_whose_answer_makes_no_sense_is_not_certain(serve, answer, monkeypatch):
+    monkeypatch.setattr(lookup_module, "RESET_DEADLINE_S", 0.05)
+    client, _ = serve(lambda f: [answer])
+    assert client.reset() is False and client.generation is None and not client.up
+
+
+def test_the_newest_generation_counts(serve):
+    """What is told by two ways may come in another order than it was said in."""
+    client, _ = serve(lambda f: [])
+    one, other = 5 << 32, 3 << 32
+    for told, known in [(one, one), (one + 2, one + 2), (one + 1, one + 2), (other, other), (other + 1, other + 1), (one, one)]:
+        client.heard(told)
+        assert client.generation == known
 
 
 def test_reset_refused(serve):
@@ -468,9 +487,42 @@ def test_a_refusal_of_before_is_not_a_resets(serve):
         if frames[0] == b"lookup2" and not held:
             held.append(frames)
             return []
-        return [[b"\0"], [b"\1"]] if frames[0] == b"reset" else []
+        return [[b"\0"], [b"\1", bytes(8)]] if frames[0] == b"reset2" else []
 
     client, _ = serve(answer, asynchronous=True)
     assert client.ask("a", 70, HASHES) is None
     assert client.reset() and client.up
     assert not client._underway
+
+
+def test_a_question_is_the_message_that_its_frames_make():
+    channel, theirs = Channel.pair()
+    client = LookupClient(5000, True)
+    client.mark_up(channel)
+    with theirs:
+        for sequence, (name, hashes) in enumerate([("a", HASHES), ("", []), ("\u20ac" * 250, HASHES[:1])], start=1):
+            assert client.ask(name, 70, hashes) is None
+            frames = [
+                b"lookup2",
+                struct.pack(">I", 70),
+                struct.pack(">H", 32 if hashes else 0),
+                b"".join(hashes),
+                name.encode(),
+                struct.pack(">Q", sequence),
+            ]
+            assert theirs.recv(1 << 16) == pack_message(frames)
+    client.close()
+
+
+def test_a_long_question_is_sent_at_once():
+    """8,192 hashes while nobody reads: the server is not waited for in the midst of it."""
+    with open("/proc/sys/net/core/wmem_max") as file:
+        if int(file.read()) < 1 << 20:
+            pytest.skip("net.core.wmem_max is below 1 MiB")
+    channel, theirs = Channel.pair()
+    client = LookupClient(5000, True)
+    client.mark_up(channel)
+    with theirs:
+        assert client.ask("a", 1 << 17, [bytes(32)] * 8192) is None
+        assert not channel._unsent.bytes
+    client.close()

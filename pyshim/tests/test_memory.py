@@ -272,17 +272,6 @@ def test_what_makes_bytes_different_makes_the_namespace_different():
     assert build(engine_config(), kv).spec == base
 
 
-def test_the_fingerprint_follows_the_weights(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"weights")
-    (tmp_path / "config.json").write_text("{}")
-    before = namespace.fingerprint(str(tmp_path))
-    (tmp_path / "notes.txt").write_text("irrelevant")
-    assert namespace.fingerprint(str(tmp_path)) == before != ""
-    os.utime(tmp_path / "model.safetensors", ns=(1, 1))
-    assert namespace.fingerprint(str(tmp_path)) != before
-    assert namespace.fingerprint("org/hub-name") == ""
-
-
 def test_unknown_kinds_are_refused_by_name():
     with pytest.raises(ValueError, match="CrossAttentionSpec"):
         namespace.kind_of(CrossAttentionSpec(block_size=16, num_kv_heads=1, head_size=8, dtype=torch.float32))

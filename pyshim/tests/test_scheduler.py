@@ -330,8 +330,21 @@ def test_reset(make_engine):
     # Daemons tell by it what was on its way when the reset was answered.
     engine.add("b", 40, max_tokens=1)
     (after,) = stores(engine.step().stores)
-    assert after.epoch > before.epoch
+    assert after.epoch > before.epoch and after.generation == before.generation + 1
     engine.drain()
+
+
+def own(engine):
+    """The engine resets the namespace."""
+    assert engine.scheduler.connector.reset_cache()
+
+
+def foreign(engine):
+    """An operator does, or another engine, and lookupd tells of it."""
+    engine.lookup.generation += 1
+
+
+by_anybody = pytest.mark.parametrize("reset", [own, foreign])
 
 
 def test_a_forced_reset_while_a_job_is_out_fails_and_can_be_tried_again(make_engine):
@@ -353,8 +366,9 @@ def test_a_forced_reset_while_a_job_is_out_fails_and_can_be_tried_again(make_eng
     assert engine.used() == 0
 
 
+@by_anybody
 @pytest.mark.parametrize("decodes", [False, True], ids=["prefill", "decode"])
-def test_what_runs_at_a_reset_is_saved_no_more(make_engine, decodes):
+def test_what_runs_at_a_reset_is_saved_no_more(make_engine, decodes, reset):
     """It was computed before the reset, by other weights perhaps, or upon what was."""
     engine = make_engine(budget=32, save_decode_cache=decodes)
     engine.add("a", 96, max_tokens=60)
@@ -363,23 +377,25 @@ def test_what_runs_at_a_reset_is_saved_no_more(make_engine, decodes):
     if decodes:
         engine.step()
         engine.step()
-    assert engine.scheduler.connector.reset_cache()
+    reset(engine)
     engine.add("b", 40, max_tokens=1, seed=3)
     parts = []
     while engine.scheduler.has_requests():
         parts += stores(engine.step().stores)
     assert {p.request for p in parts} == {"b"}, "what ran at the reset is saved again"
     assert max(p.token_len for p in parts) == 32
+    assert {p.generation for p in parts} == {first.generation + 1} and min(p.epoch for p in parts) > first.epoch
     assert engine.used() == 0
 
 
-def test_a_session_that_goes_on_after_a_reset_is_saved_no_more(make_engine):
+@by_anybody
+def test_a_session_that_goes_on_after_a_reset_is_saved_no_more(make_engine, reset):
     """vLLM schedules each input of a session as if it were new, with the blocks of before."""
     engine = make_engine(budget=64)
     engine.add("a", 48, max_tokens=1, resumable=True)
     assert stores(engine.step().stores)
     engine.step()
-    assert engine.scheduler.connector.reset_cache()
+    reset(engine)
     engine.add("a", 64, max_tokens=1, seed=1, resumable=True)
     parts = []
     for _ in range(4):
@@ -402,17 +418,60 @@ def test_what_a_reset_preempts_is_saved_from_its_start(make_engine):
     assert engine.used() == 0
 
 
-def test_what_is_loading_at_a_reset_is_not_saved(make_engine):
+@by_anybody
+def test_what_is_loading_at_a_reset_is_not_saved(make_engine, reset):
     """Its bytes were in the store before the reset, and are not to come back."""
     engine = make_engine(budget=256)
     engine.add("a", 100, max_tokens=1)
     engine.lookup.hits["a"] = 80
     assert engine.step().loads
-    assert engine.scheduler.connector.reset_cache()
+    reset(engine)
     parts = stores(engine.step(received={"a"}).stores)
     while engine.scheduler.has_requests():
         parts += stores(engine.step().stores)
     assert parts == [] and engine.used() == 0
+
+
+def test_a_request_that_comes_after_a_foreign_reset_is_loaded_and_saved(make_engine):
+    """The step that hears of the reset may be the one that it begins with."""
+    engine = make_engine(budget=256)
+    engine.add("a", 40, max_tokens=1)
+    engine.step()
+    engine.drain()
+    foreign(engine)
+    engine.add("b", 100, max_tokens=1, seed=3)
+    engine.lookup.hits["b"] = 48
+    assert engine.step().loads
+    engine.step(received={"b"})
+    (part,) = stores(engine.step().stores)
+    assert part.token_len == 96 and part.generation == engine.lookup.generation
+    engine.drain()
+
+
+def test_resets_in_a_row_are_each_heard_of(make_engine):
+    engine = make_engine(budget=256)
+    seen = []
+    for seed, reset in enumerate([own, foreign, foreign, own, foreign]):
+        engine.add(f"r{seed}", 40, max_tokens=1, seed=seed)
+        (part,) = stores(engine.step().stores)
+        seen.append((part.epoch, part.generation))
+        engine.drain()
+        reset(engine)
+    assert seen == [(seen[0][0] + i, seen[0][1] + i) for i in range(5)]
+
+
+def test_what_began_before_a_generation_was_known_is_not_saved(make_engine):
+    """Nobody knows what was reset meanwhile."""
+    engine = make_engine(budget=32)
+    engine.lookup.generation = None
+    engine.add("a", 96, max_tokens=1)
+    parts = stores(engine.step().stores)
+    engine.lookup.generation = 1 << 32
+    engine.add("b", 40, max_tokens=1, seed=3)
+    while engine.scheduler.has_requests():
+        parts += stores(engine.step().stores)
+    assert {(p.request, p.generation) for p in parts} == {("b", 1 << 32)}
+    assert engine.used() == 0
 
 
 def test_load_wishes_bound_the_lookup(make_engine):

@@ -30,7 +30,7 @@ def geometry(use_eagle=False, marked=(), sizes=(16, 8, 16)):
 
 
 def role(geo, saves=True):
-    lookup = SimpleNamespace(ask=lambda *a: MISS, discard=lambda r: None, new_step=lambda: None)
+    lookup = SimpleNamespace(ask=lambda *a: MISS, discard=lambda r: None, new_step=lambda: None, generation=1)
     made = SchedulerRole(
         geo, lookup, lambda r: None, epoch=1, ranks=1, loads=True, saves=saves, saves_decode=False, by_block=False
     )

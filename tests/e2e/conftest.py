@@ -1,9 +1,16 @@
-"""Fixtures: one checkpoint, one engine without a connector as the reference, one with ours that most tests share."""
+"""Fixtures: one checkpoint, one engine without a connector as the reference, one with ours that most tests share.
+
+`make test` runs these files by two processes of pytest-xdist, each of which has such engines of its own. What a test makes
+must therefore not be known by a fixed name on the machine: directories are fresh ones, ports are the kernel's choice.
+"""
 
 from __future__ import annotations
 
+import os
 import pathlib
+import shutil
 import sys
+import tempfile
 
 import pytest
 
@@ -16,6 +23,30 @@ from harness.client import Completion  # noqa: E402
 from harness.compare import Noise, measure  # noqa: E402
 from harness.engine import REPOSITORY, Engine  # noqa: E402
 from harness.prompts import Prompts  # noqa: E402
+
+
+# Files by the time that they take, longest first: the last ones to run are then short, and no process is long alone.
+LONGEST_FIRST = ("test_kinds.py", "test_safe.py", "test_recurrent.py", "test_companions.py", "test_fence.py", "test_in_tree.py")
+
+# Ranks that wait for each other in loops take a core each; beside other engines they take minutes.
+ALONE = ("test_ranks.py", "test_sizes.py")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: wants the machine to itself")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Else each engine binds a thread to every core, and those of two engines wait for each other in turns. One thread
+        # is also one order of sums, in all engines that are compared.
+        os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at markers
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name in ALONE:
+            item.add_marker("alone")
+    place = {name: k for k, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: place.get(item.path.name, len(place)))  # stable: a file's tests keep their order
 
 
 @pytest.fixture(scope="session")
@@ -77,6 +108,14 @@ def shared(model):
 
 
 @pytest.fixture()
+def directory():
+    """A fresh directory with room for sockets, whose paths may have 107 bytes at most; pytest's own are too deep."""
+    path = pathlib.Path(tempfile.mkdtemp(prefix="mcs-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture()
 def cells(model):
     """Makes cells of a test's own, and ends them after it."""
     made: list[Cell] = []
@@ -96,7 +135,8 @@ def cut(model, request) -> Prompts:
     return Prompts(model, seed=sum(request.node.nodeid.encode()) * 7919)
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist sends the report away
 def pytest_runtest_logreport(report):
-    """A failing end-to-end test without the daemons' last words is not worth much."""
-    if report.failed and report.when == "call":
+    """A failing end-to-end test without the daemons' last words is not worth much, nor is an engine that did not start."""
+    if report.failed and report.when in ("setup", "call"):
         report.sections += [(f"daemons of {name}", text) for name, text in Cell.last_words()]

@@ -135,6 +135,7 @@ def test_with_an_eagle_drafter(cells, cut, reference, noise):
         prompt = cut.fresh(length)
         (right,) = reference([prompt])
         cell.client.complete(prompt, 1)
+        cell.settle()  # the second asks the store as well
         warm = cell.client.complete(prompt)
         cell.forget()
         got, tokens = cell.loaded(prompt)

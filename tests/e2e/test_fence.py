@@ -7,11 +7,40 @@ and goes on writing.
 
 import pytest
 
+from harness.byhand import ByHand
 from harness.cell import Cell
 from harness.compare import wrong
+from harness.daemons import LOOKUPD, WORKER
+from harness.engine import REPOSITORY
+from harness.segment import Segment
 from harness.storm import Abandoned, wait_load_in_flight
 
 ROUNDS = 5
+FAULTS = "build/faults"
+
+
+@pytest.fixture(scope="module")
+def late(model):
+    """Nobody kills these daemons for what they leave undone: they are not the engine's."""
+    extra = {"load_timeout_s": 0.2, "store_timeout_s": 60, "autostart": False}
+    options = {"blocks": 64, "arguments": ["--max-model-len", "6144"]}
+    with Cell(model, "late", binaries=FAULTS, extra=extra, **options) as cell:
+        cell.by_hand = ByHand(cell.daemons, REPOSITORY / FAULTS, "1GiB").start_all()
+        yield cell.start()
+
+
+def begin_again(cell, faults, cut):
+    """Another worker takes the place of the running one; returns once the engine's blocks are stored by it."""
+    cell.by_hand.environment["MOONCAKE_SIDECAR_FAULTS"] = faults
+    cell.daemons.kill(WORKER)
+    cell.by_hand.reap()
+    cell.by_hand.start(WORKER)
+    with Segment(cell.daemons.wait(LOOKUPD)) as segment:
+        before, tries = len(segment.chunks()), 0
+        while len(segment.chunks()) == before:
+            assert (tries := tries + 1) <= 100, "nothing is stored\n" + cell.daemons.logs()
+            cell.client.complete(cut.fresh(200), 1)
+            cell.forget()
 
 
 def wrong_outputs(cell, cut, reference, noise, rounds):
@@ -34,17 +63,9 @@ def wrong_outputs(cell, cut, reference, noise, rounds):
 
 
 @pytest.mark.parametrize("ignore_cancel", [False, True], ids=["fence", "cancel-ignored"])
-def test_late_copies(cells, cut, reference, noise, ignore_cancel):
-    faults = "copy_delay=500ms" + (",ignore_cancel=1" if ignore_cancel else "")
-    cell = cells(
-        "late",
-        environment={"MOONCAKE_SIDECAR_FAULTS": faults},
-        binaries="build/faults",
-        extra={"load_timeout_s": 0.2, "fence_kill_after_s": 20, "store_timeout_s": 60},
-        blocks=64,
-        arguments=["--max-model-len", "6144"],
-    ).start()
-    seen = wrong_outputs(cell, cut, reference, noise, ROUNDS)
+def test_late_copies(late, cut, reference, noise, ignore_cancel):
+    begin_again(late, "copy_delay=500ms" + (",ignore_cancel=1" if ignore_cancel else ""), cut)
+    seen = wrong_outputs(late, cut, reference, noise, ROUNDS)
     if ignore_cancel:
         assert seen, "copies after the acknowledgement went unseen: the safety tests could not fail"
     else:

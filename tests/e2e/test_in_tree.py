@@ -28,12 +28,12 @@ def hit_lengths(client, wait_idle, prompts):
 
 
 @needs_master
-def test_hit_lengths_equal(model, shared, cut, tmp_path):
+def test_hit_lengths_equal(model, shared, cut, directory):
     prompts = cut.families(PROMPTS, LONGEST)
     shared.forget()
     ours = hit_lengths(shared.client, shared.settle, prompts)
-    with mooncake.Master(tmp_path) as master:
-        with Engine(model, tmp_path, connector=in_tree(), environment=master.environment, name="in-tree") as engine:
+    with mooncake.Master(directory) as master:
+        with Engine(model, directory, connector=in_tree(), environment=master.environment, name="in-tree") as engine:
             engine.wait_ready()
             theirs = hit_lengths(engine.client, engine.wait_idle, prompts)
     differing = [(i, len(p), a, b) for i, (p, a, b) in enumerate(zip(prompts, ours, theirs)) if a != b]
@@ -74,13 +74,13 @@ def test_in_tree_lookup_client(shared, cut, lookup_client):
         assert answer.hit_length == hit
 
 
-def test_in_tree_reset(cells, cut, monkeypatch):
+def test_in_tree_reset(shared, cut):
     """`reset` through the engine's own API empties the store, of this engine's namespace."""
-    cell = cells("reset").start()
     prompt = cut.fresh(1000)
-    cell.client.complete(prompt, 1)
-    cell.settle()
-    cell.client.reset_prefix_cache(external=True)
-    assert cell.loaded(prompt)[1] == 0
-    cell.forget()
-    assert cell.loaded(prompt)[1] == whole(prompt)
+    shared.client.complete(prompt, 1)
+    shared.settle()
+    shared.client.reset_prefix_cache(external=True)
+    assert shared.loaded(prompt)[1] == 0
+    shared.forget()
+    assert shared.loaded(prompt)[1] == whole(prompt)
+    shared.forget()

@@ -194,7 +194,7 @@ def test_damage_in_any_group_is_recomputed(kind, cell, cut, right, noise):
 
 
 @needs_master
-def test_in_tree_hits_and_outputs(kind, cell, checkpoint, cut, tmp_path):
+def test_in_tree_hits_and_outputs(kind, cell, checkpoint, cut, directory):
     """The same prompts one after the other, only the connector remembers: equal hit lengths, and equal outputs after a load."""
     prompts = cut.families(60, 1100)
     prompts += [prompts[k] for k in range(5)]
@@ -209,8 +209,8 @@ def test_in_tree_hits_and_outputs(kind, cell, checkpoint, cut, tmp_path):
 
     empty(cell)
     ours = run(cell.client, cell.settle)
-    with mooncake.Master(tmp_path) as master:
-        with Engine(checkpoint, tmp_path, connector=in_tree(), environment=master.environment, name="in-tree") as engine:
+    with mooncake.Master(directory) as master:
+        with Engine(checkpoint, directory, connector=in_tree(), environment=master.environment, name="in-tree") as engine:
             engine.wait_ready()
             theirs = run(engine.client, engine.wait_idle)
     hits = [(len(p), a.cached_tokens, b.cached_tokens) for p, a, b in zip(prompts, ours, theirs)]
@@ -251,7 +251,8 @@ def test_a_daemon_struck_while_it_loads(kind, narrow, cut, right, noise, daemon,
     narrow.forget()
     with ThreadPoolExecutor(4) as pool:
         running = [pool.submit(narrow.client.complete, prompt)]
-        wait_load_in_flight(narrow)
+        wait_load_in_flight(narrow, lambda: running.append(pool.submit(narrow.client.complete, prompt)))
+        del running[:-1]
         with narrow.daemons.stopped(daemon):
             running += [pool.submit(narrow.client.complete, other) for other in others]
             if fault == "kill":

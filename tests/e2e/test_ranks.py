@@ -1,6 +1,5 @@
 """Engines of several ranks: what they store and load is right, is shared with engines of other sizes, and survives a rank's daemon.
 
-The ranks of a CPU engine have a core each, and wait for each other in loops (harness/patient says how these are tamed).
 Every start is costly, so one engine serves several tests, and the store outlives it.
 """
 
@@ -9,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from harness import recurrent, several
 from harness.cell import Cell, whole
 from harness.compare import Noise, assert_right, measure
 from harness.daemons import LOOKUPD, WORKER, WORKER_1
@@ -16,17 +16,13 @@ from harness.engine import REPOSITORY
 from harness.kind import LATENT, SLIDING
 from harness.prompts import Prompts
 from harness.segment import Segment
+from harness.several import DP, RANKS, TP
 from harness.storm import wait_load_in_flight
 
-RANKS = 2
-SEVERAL = {
-    "VLLM_CPU_OMP_THREADS_BIND": "0|1",
-    "PYTHONPATH": f"{REPOSITORY / 'tests' / 'harness' / 'patient'}{os.pathsep}{REPOSITORY / 'pyshim'}",
-}
 SLOW = {"MOONCAKE_SIDECAR_FAULTS": "copy_delay=100ms"}
 DEADLINES = {"load_timeout_s": 8, "store_timeout_s": 20, "fence_kill_after_s": 2}
-TP = ["--tensor-parallel-size", str(RANKS)]
-DP = ["--data-parallel-size", str(RANKS)]
+# Of a recurrent model, see test_recurrent.py.
+ALIGNED = ["--dtype", "bfloat16", "--enable-prefix-caching", "--mamba-cache-mode", "align", "--block-size", str(recurrent.BLOCK)]
 
 # Ranks that wait for each other in loops take minutes on two cores that do other work too.
 pytestmark = pytest.mark.skipif(not os.environ.get("MOONCAKE_SIDECAR_NIGHTLY"), reason="part of make test-nightly")
@@ -38,7 +34,7 @@ def start(cell, arguments=()):
         cell.settle()
         cell.crash()
     cell.options["arguments"] = list(arguments)
-    for name, value in SEVERAL.items():
+    for name, value in several.ENVIRONMENT.items():
         if arguments:
             cell.environment[name] = value
         else:
@@ -169,16 +165,48 @@ def test_latent_attention_of_two_ranks_after_a_restart():
     assert loads_in_both(LATENT, "latent-ranks-again", TP, TP) == {1}
 
 
-def test_two_engines_of_one_front_end_share_a_store(cells, cut):
-    """Data parallel engines: what either has stored, both load."""
-    cell = start(cells("twins"), DP)
-    prompts = [cut.fresh(n) for n in (400, 900, 1300, 2100)]
-    want, noise = outputs_and_noise(cell, prompts)
-    assert_right(want * 2, cell.client.complete_many(prompts * 2), noise)
-    cell.settle()
+def brought(cell):
+    """Tokens that the store has brought to each of the engines of a front end."""
     metrics = cell.client.metrics()
-    brought = [int(metrics.value("vllm:external_prefix_cache_hits_total", f'engine="{n}"')) for n in range(RANKS)]
-    assert min(brought) > 0, f"one of the engines loaded nothing: {brought}"
-    assert sum(brought) >= sum(map(whole, prompts))
-    cell.forget()
-    assert_loaded(cell, prompts, want, noise)
+    return [int(metrics.value("vllm:external_prefix_cache_hits_total", f'engine="{n}"')) for n in range(RANKS)]
+
+
+@pytest.mark.parametrize("kind", [None, SLIDING, LATENT], ids=["dense", "sliding", "latent"])
+def test_two_engines_of_one_front_end_share_a_store(model, kind):
+    """Data parallel engines: what either has stored, both load."""
+    checkpoint = kind.family.generate(REPOSITORY / "build" / f"checkpoint-{kind.name}") if kind else model
+    length, cut = kind.whole if kind else whole, Prompts(checkpoint, seed=83)
+    with Cell(checkpoint, "twins") as cell:
+        start(cell, DP)
+        prompts = [cut.fresh(n) for n in (400, 900, 1300, 2100)]
+        want, noise = outputs_and_noise(cell, prompts)
+        assert_right(want * 2, cell.client.complete_many(prompts * 2), noise)
+        cell.settle()
+        assert min(brought(cell)) > 0, f"one of the engines loaded nothing: {brought(cell)}"
+        assert sum(brought(cell)) >= sum(map(length, prompts))
+        cell.forget()
+        assert_loaded(cell, prompts, want, noise, length)
+
+
+def test_recurrent_states_of_two_ranks():
+    """States are a rank's own: each has half of the heads. Outputs after a load are bit for bit what they were.
+
+    With data parallelism vLLM's CPU engine does not run such a model, which has experts: docs/ranks.md.
+    """
+    checkpoint = recurrent.generate(REPOSITORY / "build" / "checkpoint-recurrent-2", recurrent.Shape(state_heads=RANKS))
+    cut = Prompts(checkpoint, seed=87)
+    prompts = [cut.fresh(n) for n in (385, 1000, 2500, 4000)]
+    with Cell(checkpoint, "states") as cell:
+        start(cell, [*ALIGNED, *TP])
+        want = stored(cell, prompts)
+        for restarted in (False, True):
+            if restarted:
+                start(cell, [*ALIGNED, *TP])
+            for prompt, output in zip(prompts, want):
+                got, tokens = cell.loaded(prompt)
+                assert tokens == (len(prompt) - 1) // recurrent.BLOCK * recurrent.BLOCK
+                assert got.output == output.output, f"{len(prompt)} tokens"
+                cell.forget()
+        with Segment(cell.daemons.wait(LOOKUPD)) as segment:
+            # The attention's one KV head is the same on every rank.
+            assert {len(chunk.shards) for chunk in segment.chunks()} == {1, RANKS}

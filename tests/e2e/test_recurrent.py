@@ -197,10 +197,10 @@ def test_a_worker_killed_while_it_loads(hybrid, prompts):
         prompt = prompts.fresh(7000)
         warm, _ = new_chunks(cell, prompt)
         with ThreadPoolExecutor(1) as pool:
-            running = pool.submit(cell.client.complete, prompt)
-            wait_load_in_flight(cell)
+            running = [pool.submit(cell.client.complete, prompt)]
+            wait_load_in_flight(cell, lambda: running.append(pool.submit(cell.client.complete, prompt)))
             cell.daemons.kill(WORKER)
-            assert running.result(120).output == warm.output
+            assert running[-1].result(120).output == warm.output
         cell.settle()
 
 
@@ -229,7 +229,7 @@ def test_an_engine_that_cuts_beside_states_saves_nothing(hybrid, prompts):
 
 
 @needs_master
-def test_hit_lengths_equal_those_of_the_in_tree_connector(hybrid, cell, prompts, tmp_path):
+def test_hit_lengths_equal_those_of_the_in_tree_connector(hybrid, cell, prompts, directory):
     asked = prompts.families(60, 3 * BLOCK + 300)
     hits = {"ours": [], "in-tree": []}
 
@@ -241,8 +241,8 @@ def test_hit_lengths_equal_those_of_the_in_tree_connector(hybrid, cell, prompts,
 
     cell.forget()
     run("ours", cell.client, cell.settle)
-    with mooncake.Master(tmp_path) as master:
-        with Engine(hybrid, tmp_path, connector=in_tree(), environment=master.environment, arguments=ALIGNED) as engine:
+    with mooncake.Master(directory) as master:
+        with Engine(hybrid, directory, connector=in_tree(), environment=master.environment, arguments=ALIGNED) as engine:
             engine.wait_ready()
             run("in-tree", engine.client, engine.wait_idle)
     assert hits["ours"] == hits["in-tree"]

@@ -52,7 +52,7 @@ def strike(cell, storm, cut, daemon, phase, fault):
         return
     if phase == "load":
         storm.send([main], 16)
-        wait_load_in_flight(cell)
+        wait_load_in_flight(cell, lambda: storm.send([main], 16))
     else:
         cell.client.complete(main, 1)
         wait_store_in_flight(cell)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import pathlib
 import shutil
 import tempfile
@@ -43,13 +45,18 @@ class Cell:
             "runtime_dir": str(self.directory),
             "store_bytes": store_bytes,
             "binaries_dir": str(REPOSITORY / binaries),
-            # Tests expect hits; on a busy machine of two cores the product's 50 ms are sometimes not enough.
-            "lookup_timeout_ms": 500,
+            # Tests expect hits; on a busy machine of two cores the product's 50 ms are sometimes not enough, and less so
+            # where two engines of pytest-xdist's share them.
+            "lookup_timeout_ms": 2000 if "PYTEST_XDIST_WORKER" in os.environ else 500,
         }
         self.extra |= engine_options.pop("extra", {})
-        # From our connector's configuration to the one that the engine is started with; a test may change it between starts.
-        self.connector: Callable[[dict], dict] = engine_options.pop("connector", dict)
+        # From our connector's configuration to the one that the engine is started with, None for none; a test may change it between starts.
+        self.connector: Callable[[dict], dict | None] = engine_options.pop("connector", dict)
         self.environment = dict(environment or {})
+        if engine_options.pop("kv_events", False):  # those of lookupd, and vLLM's own with lookupd's in them
+            self.extra["enable_kv_events"] = True
+            wanted = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": f"ipc://{self.directory}/vllm-events.sock"}
+            engine_options["arguments"] = [*engine_options.get("arguments", ()), "--kv-events-config", json.dumps(wanted)]
         self.options = engine_options
         self.engine: Engine | None = None
         self._starts = 0

@@ -11,7 +11,9 @@ that one flipped byte in the cache shows.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import hashlib
 import json
 import math
@@ -69,11 +71,25 @@ def build(
         source: the file that defines the family; when it changes, the checkpoint is made anew.
     """
     directory = pathlib.Path(directory)
-    mark = directory / ".generated"
-    digest = _digest(shape, source)
-    if mark.exists() and mark.read_text() == digest:
-        return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
+    # Without the lock a second process could take away what the first has just begun to use.
+    with _locked(directory.parent / f".{directory.name}.lock"):
+        mark = directory / ".generated"
+        digest = _digest(shape, source)
+        if not mark.exists() or mark.read_text() != digest:
+            _write(directory, mark.name, digest, shape, config, tensors)
+    return directory
+
+
+@contextlib.contextmanager
+def _locked(path: pathlib.Path):
+    """One process at a time is within."""
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _write(directory: pathlib.Path, mark: str, digest: str, shape: Any, config: dict, tensors: Callable[[Any], Mapping[str, Any]]) -> None:
     # Built beside and renamed: an interrupted run leaves no half of a checkpoint behind.
     work = pathlib.Path(tempfile.mkdtemp(prefix=directory.name + ".", dir=directory.parent))
     try:
@@ -81,7 +97,7 @@ def build(
         _write_json(work / "config.json", config)
         _write_json(work / "generation_config.json", {"bos_token_id": 0, "eos_token_id": 1})
         _write_weights(work, tensors(shape))
-        (work / mark.name).write_text(digest)
+        (work / mark).write_text(digest)
         work.chmod(0o755)
         if directory.exists():
             shutil.rmtree(directory)
@@ -89,7 +105,6 @@ def build(
     except BaseException:
         shutil.rmtree(work, ignore_errors=True)
         raise
-    return directory
 
 
 def matrices(seed: int) -> Callable[..., Any]:

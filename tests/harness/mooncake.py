@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from .engine import _free_port
+from .engine import Port
 
 
 class Master:
@@ -20,7 +20,8 @@ class Master:
     def __init__(self, directory: pathlib.Path, segment_bytes: int = 2 << 30):
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / "mooncake_master.log"
-        self.rpc_port, http_port, metrics_port = _free_port(), _free_port(), _free_port()
+        self._reserved = [Port() for _ in range(3)]
+        self.rpc_port, http_port, metrics_port = (port.number for port in self._reserved)
         program = pathlib.Path(sys.executable).parent / "mooncake_master"
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
@@ -65,6 +66,8 @@ class Master:
         except ProcessLookupError:
             pass
         self.process.wait(10)
+        for port in self._reserved:
+            port.close()
 
     def _wait(self, ports: tuple[int, ...], limit_s: float = 30) -> None:
         deadline = time.monotonic() + limit_s

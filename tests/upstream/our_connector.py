@@ -30,6 +30,7 @@ class Lookup:
 
     def __init__(self, *_, **__):
         self.hits = {}
+        self.generation = 1
         self.counters = LookupCounters()
 
     def ask(self, request_id, *_):

@@ -40,6 +40,7 @@ class OurLookup:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.store: Store | None = None
         self.counters = LookupCounters()
+        self.generation = 1
 
     def ask(self, request_id, num_tokens, hashes, *_):
         answer = self.store.answers.get(request_id)
@@ -49,6 +50,7 @@ class OurLookup:
 
     def reset(self):
         self.store.resets += 1
+        self.generation += 1
         return True
 
     def new_step(self):

@@ -1,0 +1,125 @@
+"""What grows is found, what only fills or jitters is not."""
+
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+from soak import run
+from soak.growth import Sample, trend
+from soak.vitals import MIB, Allowance, Limits, Vitals
+
+RNG = random.Random(5)
+
+
+def series(value, count=90):
+    return [Sample(float(k), value(k)) for k in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("value", "leaks"),
+    [
+        (lambda k: 100.0 + k, True),
+        (lambda k: 100.0 + k + RNG.uniform(-20, 20), True),
+        (lambda k: 100.0 + 8 * (k // 6), True),  # in steps, to the end
+        (lambda k: 100.0 + k + (500 if k == 40 else 0), True),
+        (lambda k: 100.0, False),
+        (lambda k: 100.0 + RNG.uniform(-20, 20), False),
+        (lambda k: 100.0 + 60 * (1 - 0.9**k), False),  # fills, and is full
+        (lambda k: 100.0 + (200 if k > 30 else 0), False),  # one step
+        (lambda k: 200.0 - k, False),
+        (lambda k: 100.0 + k / 10, False),  # within the allowance
+    ],
+)
+def test_trends(value, leaks):
+    assert trend(series(value)).exceeds(40) == leaks
+
+
+def test_too_short_a_series_has_no_trend():
+    assert trend(series(lambda k: k, 5)) is None
+    assert trend([Sample(1.0, k) for k in range(50)]) is None
+
+
+DOUBLE = """
+import os, sys, threading
+kept = []
+for line in sys.stdin:
+    what = line.strip()
+    if what == "memory":
+        kept.append(bytearray(os.urandom(1)) * (1 << 20))
+    elif what == "descriptors":
+        kept.append(os.open("/dev/null", os.O_RDONLY))
+    elif what == "threads":
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    else:
+        os.close(os.open("/dev/null", os.O_RDONLY)), bytearray(1 << 20)
+    print("done", flush=True)
+"""
+
+
+def limits(grown, daemon_bytes=256 * MIB):
+    allowances = {quantity: Allowance(value, 5.0) for quantity, value in grown.items()}
+    return Limits(allowances, allowances, daemon_bytes)
+
+
+@pytest.mark.parametrize("leak", ["memory", "descriptors", "threads", "nothing"])
+def test_a_process_that_leaks_is_found(leak):
+    watch = Vitals(limits({"memory": 20.0 * MIB, "descriptors": 20.0, "threads": 20.0}))
+    with subprocess.Popen([sys.executable, "-c", DOUBLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as double:
+        for second in range(40):
+            double.stdin.write(leak + "\n")
+            assert double.stdout.readline() == "done\n"
+            watch.take(float(second), [("double", double.pid)])
+        double.stdin.close()
+    found = watch.faults()
+    if leak == "nothing":
+        assert found == []
+    else:
+        assert len(found) == 1 and leak in found[0], found
+
+
+def test_a_daemon_that_is_too_large_is_found_at_once():
+    watch = Vitals(limits({"memory": 1e12, "descriptors": 1e6, "threads": 1e6}, daemon_bytes=1 * MIB))
+    with subprocess.Popen([sys.executable, "-c", DOUBLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as double:
+        double.stdin.write("memory\n")
+        double.stdout.readline()
+        watch.take(0.0, [("worker", double.pid)])
+        double.stdin.close()
+    assert "of memory of its own" in watch.faults()[0]
+
+
+@pytest.mark.parametrize(("leaked", "found"), [(0, 0), (7, 1)])
+def test_a_descriptor_kept_at_each_restart_of_a_peer_is_found(leaked, found):
+    """By the soak's own limits: in five minutes of being spared a peer is killed some seven times."""
+    watch = Vitals(run.limits(1200))
+    with subprocess.Popen([sys.executable, "-c", DOUBLE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1) as double:
+        for at in range(0, 300, 2):
+            leaks = at % 42 == 40 and leaked
+            double.stdin.write("descriptors\n" if leaks else "nothing\n")
+            assert double.stdout.readline() == "done\n"
+            watch.take(float(at), [("lookupd", double.pid)])
+        double.stdin.close()
+    faults = watch.faults()
+    assert len(faults) == found and all("descriptors" in fault for fault in faults), faults
+
+
+def test_who_was_not_seen_long_enough():
+    watch = Vitals(limits({"memory": 1e12, "descriptors": 1e6, "threads": 1e6}))
+    for at in range(20):
+        watch.take(float(at), [("engine", os.getpid())] + ([("worker", os.getpid())] if at > 10 else []))
+    assert watch.unjudged(["engine", "worker", "lookupd"]) == ["worker", "lookupd"]
+
+
+def test_stores_are_counted_once_each():
+    watch, mine = Vitals(limits({"memory": 1e12, "descriptors": 1e6, "threads": 1e6})), [("engine", os.getpid()), ("worker", os.getpid())]
+    watch.take(0.0, mine)
+    assert watch.stores() == 0
+    kept = [os.memfd_create(name) for name in ("mooncake-store", "mooncake-store", "other")]
+    try:
+        kept.append(os.dup(kept[0]))
+        watch.take(1.0, mine)
+        assert watch.stores() == 2
+    finally:
+        for fd in kept:
+            os.close(fd)
