@@ -34,6 +34,22 @@ type engine struct {
 	kv     *shm.Segment
 	board  *shm.JobBoard
 	job    uint64
+	// generation is the namespace's.
+	generation uint64
+	// storeReady: the worker had its store when the engine registered.
+	storeReady bool
+}
+
+// readyEngine registers until the worker, which is just up, has its store: before
+// that it can't say the namespace's generation.
+func readyEngine(ctx context.Context, dir string, g geometry, verify bool) (*engine, error) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		e, err := newEngine(ctx, dir, g, verify)
+		if err != nil || e.storeReady || time.Now().After(deadline) {
+			return e, err
+		}
+		e.close()
+	}
 }
 
 func newEngine(ctx context.Context, dir string, g geometry, verify bool) (_ *engine, err error) {
@@ -77,8 +93,12 @@ func newEngine(ctx context.Context, dir string, g geometry, verify bool) (_ *eng
 	if err := e.send(e.registration(blocks), e.kv.FD(), boardFD); err != nil {
 		return nil, err
 	}
-	_, err = receive[*connector.Registered](e)
-	return e, err
+	registered, err := receive[*connector.Registered](e)
+	if err != nil {
+		return nil, err
+	}
+	e.generation, e.storeReady = registered.Generation, registered.StoreReady
+	return e, nil
 }
 
 // registration describes the KV cache: a layer after the other, in each a piece
@@ -197,17 +217,25 @@ func (e *engine) table(area int) []byte {
 }
 
 func (e *engine) store(prompt int) (time.Duration, *connector.Result, error) {
-	return e.do(&connector.StoreBatch{Type: connector.TypeStore, Job: e.next(), Epoch: 1, Event: -1, Parts: []connector.StoreJob{{
+	return e.do(e.storeJob(prompt))
+}
+
+func (e *engine) storeJob(prompt int) *connector.StoreBatch {
+	return &connector.StoreBatch{Type: connector.TypeStore, Job: e.next(), Epoch: 1, Generation: e.generation, Event: -1, Parts: []connector.StoreJob{{
 		Request: fmt.Sprint("s", prompt), TokenLen: e.g.Tokens, CompletedTokens: e.g.Tokens, PromptTokens: e.g.Tokens, PrefillEnd: e.g.Tokens,
 		HashLen: hashBytes, Hashes: e.hashes(prompt), Blocks: [][]byte{e.table(0)},
-	}}})
+	}}}
 }
 
 func (e *engine) load(prompt int) (time.Duration, *connector.Result, error) {
-	return e.do(&connector.LoadJob{
+	return e.do(e.loadJob(prompt))
+}
+
+func (e *engine) loadJob(prompt int) *connector.LoadJob {
+	return &connector.LoadJob{
 		Type: connector.TypeLoad, Job: e.next(), Epoch: 1, Request: fmt.Sprint("l", prompt, e.job), TokenLen: e.g.Tokens,
 		HashLen: hashBytes, Hashes: e.hashes(prompt), Blocks: [][]byte{e.table(1)},
-	})
+	}
 }
 
 // do sends a job and waits for its result, which must be good.

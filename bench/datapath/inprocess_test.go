@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
@@ -63,21 +62,14 @@ func benchmarkJob(b *testing.B, g geometry, do func(e *engine, i int) (*connecto
 			b.Error(err)
 		}
 	})
-	e, err := newEngine(ctx, dir, g, true)
+	e, err := readyEngine(ctx, dir, g, true)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(e.close)
 	e.fill(1)
-	for {
-		_, _, err := e.store(1)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			b.Fatal(err)
-		}
-		time.Sleep(10 * time.Millisecond) // the worker has no session with lookupd yet
+	if _, _, err := e.store(1); err != nil {
+		b.Fatal(err)
 	}
 	b.SetBytes(int64(g.bytes()))
 	var ask, move, all int64

@@ -57,26 +57,32 @@ func printTable(o *Options, g geometry, samples []Sample) {
 	}
 }
 
+// roundRatios returns, for each round that has both, what a build's median of one
+// kind is of its median of another.
+func roundRatios(o *Options, samples []Sample, build, kind, base string) (ratios []float64) {
+	for round := range o.Rounds {
+		of := func(kind string) (walls []float64) {
+			for _, s := range samples {
+				if s.Build == build && s.Kind == kind && s.Round == round {
+					walls = append(walls, s.Wall)
+				}
+			}
+			return walls
+		}
+		if under := median(of(base)); under > 0 {
+			ratios = append(ratios, median(of(kind))/under)
+		}
+	}
+	return ratios
+}
+
 // printYardsticks prints what a load and a store are of a one-thread copy of the
 // same pieces: the median over rounds of the rounds' medians' ratio, and its
 // extremes.
 func printYardsticks(o *Options, samples []Sample) {
 	for _, b := range o.Builds {
 		for _, pair := range [][2]string{{"warm", "copy-in"}, {"restore", "copy-out"}} {
-			var ratios []float64
-			for round := range o.Rounds {
-				of := func(kind string) (walls []float64) {
-					for _, s := range samples {
-						if s.Build == b.Name && s.Kind == kind && s.Round == round {
-							walls = append(walls, s.Wall)
-						}
-					}
-					return walls
-				}
-				if job := median(of(pair[0])); job > 0 {
-					ratios = append(ratios, median(of(pair[1]))/job)
-				}
-			}
+			ratios := roundRatios(o, samples, b.Name, pair[1], pair[0])
 			if len(ratios) > 0 {
 				fmt.Fprintf(o.Out, "  %-10s %-16s %.2f of a one-thread copy's speed (%.2f to %.2f over %d rounds)\n",
 					pair[0], b.Name, median(ratios), slices.Min(ratios), slices.Max(ratios), len(ratios))

@@ -13,7 +13,8 @@ type Sample struct {
 	Build string `json:"build"`
 	Size  string `json:"size"`
 	// Kind is store (of the first prompt), first, warm, restore (of another prompt),
-	// copy-in and copy-out (the yardstick) or, with busy threads, alone and beside.
+	// copy-in and copy-out (the yardstick); with busy threads alone and beside; with
+	// queued stores alone, queued and stores (until all are done).
 	Kind  string `json:"kind"`
 	Round int    `json:"round"`
 	// Wall is what the engine waited; Ask, Move and Daemon are the worker's words,
@@ -30,12 +31,12 @@ func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // runRound starts the daemons and measures each kind of job.
 func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) ([]Sample, error) {
-	d, err := startDaemons(ctx, b, 3*g.bytes()+64<<20)
+	d, err := startDaemons(ctx, b, 3*g.bytes()+2*o.Queued+64<<20)
 	if err != nil {
 		return nil, err
 	}
 	defer d.stop()
-	e, err := newEngine(ctx, d.dir, g, !b.Unverified)
+	e, err := readyEngine(ctx, d.dir, g, !b.Unverified)
 	if err != nil {
 		return nil, err
 	}
@@ -43,6 +44,9 @@ func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) (
 	prompt := round * 100
 	e.fill(prompt)
 	time.Sleep(o.Settle)
+	if o.Queued > 0 {
+		return runQueued(o, b, e, round)
+	}
 	if o.Busy > 0 {
 		return runBusy(o, b, e, prompt)
 	}

@@ -58,6 +58,9 @@ type Options struct {
 	// Busy threads compute in the engine while stores go on; 0 measures loads and
 	// stores instead.
 	Busy int
+	// Queued bytes of stores wait or run beside loads; 0 measures loads and stores by
+	// themselves.
+	Queued int
 	// Unverified measures each build without verification too.
 	Unverified bool
 	// Peers are stores to measure beside: intree, lmcache.
@@ -71,7 +74,7 @@ type Options struct {
 }
 
 func (o *Options) check() error {
-	if o.Rounds < 1 || o.Warm < 1 || o.Busy < 0 || o.Settle < 0 {
+	if o.Rounds < 1 || o.Warm < 1 || o.Busy < 0 || o.Queued < 0 || o.Settle < 0 {
 		return fmt.Errorf("datapath: %d rounds, %d warm loads, %d busy threads, %v to settle: want at least one round and one load", o.Rounds, o.Warm, o.Busy, o.Settle)
 	}
 	for _, b := range o.Builds {
@@ -107,6 +110,9 @@ func Run(ctx context.Context, o *Options) ([]Sample, error) {
 		}
 		printTable(o, g, samples)
 		printYardsticks(o, samples)
+		if o.Queued > 0 {
+			printQueued(o, samples)
+		}
 		all = append(all, samples...)
 	}
 	return all, nil

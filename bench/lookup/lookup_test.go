@@ -34,7 +34,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("%+v", r.Rows[i])
 		}
 	}
-	if got, want := strings.Join(seen, "; "), "present, TP1; present, TP8; first missing, TP1; first missing, TP8"; got != want || len(r.Crowds) != 4 {
+	if got, want := strings.Join(seen, "; "), "present, TP1; present, TP8; 16 present, TP1; 16 present, TP8; "+
+		"first missing, TP1; first missing, TP8; 16 first missing, TP1; 16 first missing, TP8"; got != want || len(r.Crowds) != 4 {
 		t.Errorf("rows of %s, %d crowds", got, len(r.Crowds))
 	}
 	for name := range limitsMicros {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 )
@@ -39,6 +40,10 @@ type Options struct {
 
 // sizes are the tensor-parallel sizes that are measured.
 var sizes = []int{1, 8}
+
+// short is the chunks of a short question, which has no target: what it costs is
+// the way there and back.
+const short = 16
 
 // limitsMicros are the targets.
 var limitsMicros = map[string]float64{
@@ -85,19 +90,26 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 func ask(dir string, asked int) ([]question, error) {
 	var questions []question
 	for _, kind := range []struct {
-		name  string
-		first int
-		want  int
-	}{{"present", 0, asked * blockTokens}, {"first missing", 1 << 29, 0}} {
-		blob := blobOf(kind.first, asked)
-		file := filepath.Join(dir, kind.name+".hashes")
-		if err := os.WriteFile(file, blob, 0o600); err != nil {
-			return nil, err
-		}
-		for _, tp := range sizes {
-			questions = append(questions, question{
-				Name: fmt.Sprintf("%s, TP%d", kind.name, tp), Port: tp, Tokens: asked*blockTokens + 1, File: file, Want: kind.want, blob: blob,
-			})
+		name   string
+		first  int
+		stored bool
+	}{{"present", 0, true}, {"first missing", 1 << 29, false}} {
+		for _, count := range slices.Compact([]int{asked, min(asked, short)}) {
+			blob := blobOf(kind.first, count)
+			file := filepath.Join(dir, fmt.Sprintf("%s.%d.hashes", kind.name, count))
+			if err := os.WriteFile(file, blob, 0o600); err != nil {
+				return nil, err
+			}
+			for _, tp := range sizes {
+				q := question{Name: fmt.Sprintf("%s, TP%d", kind.name, tp), Port: tp, Tokens: count*blockTokens + 1, File: file, blob: blob}
+				if count != asked {
+					q.Name = fmt.Sprintf("%d %s", count, q.Name)
+				}
+				if kind.stored {
+					q.Want = count * blockTokens
+				}
+				questions = append(questions, q)
+			}
 		}
 	}
 	return questions, nil
@@ -209,6 +221,9 @@ func (r *Result) fromGo(o *Options, dir string, questions []question) (err error
 	}
 	for i := range questions {
 		q := &questions[i]
+		if limitsMicros[q.Name] == 0 {
+			continue
+		}
 		taken, err := crowd(transport, socketPath(dir, q.Port), q, o.Clients, max(o.Rounds/4, 10))
 		if err != nil {
 			return fmt.Errorf("%s, %d clients: %w", q.Name, o.Clients, err)

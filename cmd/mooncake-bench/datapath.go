@@ -32,7 +32,8 @@ Example:
   mooncake-bench datapath
   mooncake-bench datapath --build before=/tmp/old --build after=bin --only b16
   mooncake-bench datapath --only 34MB --unverified --peers intree,lmcache
-  mooncake-bench datapath --busy 2 --only 134MB`,
+  mooncake-bench datapath --busy 2 --only 134MB
+  mooncake-bench datapath --build before=/tmp/old --build after=bin --queued 1000 --only 134MB/b16`,
 		Flags: []cli.Flag{
 			&cli.StringSliceFlag{Name: "build", Usage: "measure the daemons of `NAME=DIR`; the first is what ratios are to", Value: cli.NewStringSlice("now=bin")},
 			&cli.IntFlag{Name: "rounds", Usage: "`N` fresh starts of each build for each size", Value: 5},
@@ -43,6 +44,7 @@ Example:
 			&cli.StringFlag{Name: "root", Usage: "the repository's `DIR`, for peers", Value: "."},
 			&cli.StringFlag{Name: "python", Usage: "run peers with `FILE`; default .venv/bin/python of the repository", EnvVars: []string{"MOONCAKE_SIDECAR_PYTHON"}},
 			&cli.IntFlag{Name: "busy", Usage: "compute with `N` threads beside stores"},
+			&cli.IntFlag{Name: "queued", Usage: "measure loads while stores of `MB` in all wait or run"},
 			&cli.StringFlag{Name: "only", Usage: "sizes with this `PART` in their name, like 134MB or b16"},
 			&cli.StringFlag{Name: "out", Usage: "save the samples in `FILE`"},
 		},
@@ -51,7 +53,7 @@ Example:
 				return fmt.Errorf("datapath takes no argument %q", c.Args().First())
 			}
 			o := &datapath.Options{
-				Rounds: c.Int("rounds"), Warm: c.Int("warm"), Settle: c.Duration("settle"), Busy: c.Int("busy"), Only: c.String("only"), Out: c.App.Writer,
+				Rounds: c.Int("rounds"), Warm: c.Int("warm"), Settle: c.Duration("settle"), Busy: c.Int("busy"), Queued: c.Int("queued") * 1e6, Only: c.String("only"), Out: c.App.Writer,
 			}
 			o.Unverified, o.Root, o.Python = c.Bool("unverified"), c.String("root"), c.String("python")
 			if o.Python == "" {

@@ -42,7 +42,7 @@ func TestConfigPrint(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"queue_jobs": "7 file " + file + ":2", "linger": "2m environment MOONCAKE_SIDECAR_LINGER", "device": "host-4 flag --device",
-		"load_workers": "2 default ", "runtime_dir": "/run/a b/mooncake-sidecar default ",
+		"load_workers": "32 default ", "runtime_dir": "/run/a b/mooncake-sidecar default ",
 	} {
 		if got[key] != want {
 			t.Errorf("%s is %q, want %q", key, got[key], want)
