@@ -161,6 +161,8 @@ func (m *Engine) check() error {
 	return first(m.Namespace.Validate(), checkText(m.LookupPath, m.LookupEngine))
 }
 
+func (m *Generation) check() error { return nil }
+
 func (m *LookupChannel) check() error {
 	if m.FDs != 1 {
 		return fmt.Errorf("%d descriptors, a lookup channel is one", m.FDs)

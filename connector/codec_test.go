@@ -62,6 +62,7 @@ func messages() []any {
 		&Ping{Type: TypePing, Seq: 1}, &Pong{Type: TypePong, Seq: 1, StoreReady: true},
 		&Engine{Type: TypeEngine, Namespace: spec, LookupPath: "/p", LookupEngine: "e"},
 		&LookupChannel{Type: TypeLookupChannel, FDs: 1},
+		&Generation{Type: TypeGeneration, Generation: 1<<63 | 5},
 		&Segments{Type: TypeSegments, FDs: 1, Segments: []SegmentInfo{{UUID: "u", Bytes: 1}}},
 		&Declare{Type: TypeDeclare, Client: 1, UUID: "u", Reads: []uint64{1}, Puts: []uint64{2}},
 	}

@@ -66,6 +66,8 @@ func newMessage(name string) message {
 		return new(Pong)
 	case TypeEngine:
 		return new(Engine)
+	case TypeGeneration:
+		return new(Generation)
 	case TypeLookupChannel:
 		return new(LookupChannel)
 	case TypeSegments:

@@ -12,9 +12,10 @@ import (
 
 // goldenStore is testdata/golden/session/store.json.
 type goldenStore struct {
-	Job, Epoch uint64
-	Frame      string
-	Parts      []struct {
+	Job, Epoch, Generation uint64
+
+	Frame string
+	Parts []struct {
 		Request     string
 		Tokens      [4]int
 		Most        *int
@@ -52,7 +53,7 @@ func TestGoldenStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	batch, ok := msg.(*StoreBatch)
-	if !ok || batch.Job != golden.Job || batch.Epoch != golden.Epoch || batch.Event != -1 || len(batch.Parts) != len(golden.Parts) {
+	if !ok || batch.Job != golden.Job || batch.Epoch != golden.Epoch || batch.Generation != golden.Generation || batch.Event != -1 || len(batch.Parts) != len(golden.Parts) {
 		t.Fatalf("got %+v", msg)
 	}
 	for i, want := range golden.Parts {

@@ -3,7 +3,7 @@ package connector
 import "github.com/mooncake-sidecar/sidecar/internal/kv"
 
 // ProtocolVersion is the version both sides must speak.
-const ProtocolVersion = 2
+const ProtocolVersion = 3
 
 // MaxFrameBytes bounds one frame. The largest honest one is the store job of a
 // step that saves million-token requests again: 62,500 hashes of 32 bytes and as
@@ -35,6 +35,7 @@ const (
 	TypePong          = "pong"
 	TypeEngine        = "engine"
 	TypeLookupChannel = "lookup_channel"
+	TypeGeneration    = "generation"
 	TypeSegments      = "segments"
 	TypeDeclare       = "declare"
 )
@@ -167,6 +168,26 @@ type Registered struct {
 	// StoreReady: mooncake-worker has a session with the store. Without one jobs
 	// are answered at once: stores dropped, loads failed.
 	StoreReady bool `msgpack:"store_ready"`
+	// Generation is the namespace's, see Generation; mooncake-worker may not know
+	// it yet.
+	Generation uint64 `msgpack:"generation"`
+	// EventsEndpoint is where this machine's processes hear of the namespace's
+	// chunks, under EventsTopic; EventsReplay is where they ask for what they have
+	// missed. Empty: nothing is published. See docs/events.md. (Answer to Engine only.)
+	EventsEndpoint string `msgpack:"events_endpoint,omitempty"`
+	EventsReplay   string `msgpack:"events_replay,omitempty"`
+	EventsTopic    string `msgpack:"events_topic,omitempty"`
+}
+
+// Generation tells an engine that its namespace was reset, by whomever. What the
+// engine computes from then on is of this generation, and what it had begun
+// before is of none: a store job names the generation that its bytes are of, and
+// is stored under no other. Generations are the store's names
+// (store.Namespace.ResetEpoch): equal or not, and within one segment (the upper 32
+// bits) growing.
+type Generation struct {
+	Type       string `msgpack:"t"`
+	Generation uint64 `msgpack:"generation"`
 }
 
 // LoadJob asks for a request's external hit to be loaded into its blocks. All
@@ -246,7 +267,7 @@ type Result struct {
 	Asked int `msgpack:"asked,omitempty"`
 	// Micros is the time from the frame's arrival to the result. AskMicros of it
 	// the store took to answer, MoveMicros copying and publishing took; the rest
-	// is waiting for the job's turn.
+	// is waiting for the job's turns, and what a store rested.
 	Micros     int64 `msgpack:"us"`
 	AskMicros  int64 `msgpack:"ask_us,omitempty"`
 	MoveMicros int64 `msgpack:"move_us,omitempty"`

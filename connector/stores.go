@@ -21,6 +21,9 @@ type StoreBatch struct {
 	Type  string
 	Job   uint64
 	Epoch uint64
+	// Generation is the namespace's that the engine knew when the requests of the
+	// job began to run; the job is stored under no other.
+	Generation uint64
 	// Event is the slot of the pre-shared event ring, -1 for none.
 	Event int
 	Parts []StoreJob
@@ -95,16 +98,17 @@ const (
 // storeWire is a StoreBatch as it travels. Everything counted in u32 is little
 // endian. Parts take their hashes and blocks from the buffers in turn.
 type storeWire struct {
-	Type     string   `msgpack:"t"`
-	Job      uint64   `msgpack:"job"`
-	Epoch    uint64   `msgpack:"epoch"`
-	Event    int      `msgpack:"event"`
-	Requests []string `msgpack:"reqs"`
-	Groups   int      `msgpack:"groups"`
-	Rows     []byte   `msgpack:"rows"`
-	HashLen  int      `msgpack:"hash_len"`
-	Hashes   []byte   `msgpack:"hashes"`
-	Blocks   []byte   `msgpack:"blocks"`
+	Type       string   `msgpack:"t"`
+	Job        uint64   `msgpack:"job"`
+	Epoch      uint64   `msgpack:"epoch"`
+	Generation uint64   `msgpack:"generation"`
+	Event      int      `msgpack:"event"`
+	Requests   []string `msgpack:"reqs"`
+	Groups     int      `msgpack:"groups"`
+	Rows       []byte   `msgpack:"rows"`
+	HashLen    int      `msgpack:"hash_len"`
+	Hashes     []byte   `msgpack:"hashes"`
+	Blocks     []byte   `msgpack:"blocks"`
 	// Puts are (part, store group, block, tokens), u32 each, in the parts' order.
 	Puts   []byte  `msgpack:"puts,omitempty"`
 	Labels []Label `msgpack:"labels"`
@@ -114,7 +118,7 @@ type storeWire struct {
 //
 // REQUIRES: the parts have as many tables each, and hashes of one length.
 func (m *StoreBatch) EncodeMsgpack(enc *msgpack.Encoder) error {
-	w := storeWire{Type: m.Type, Job: m.Job, Epoch: m.Epoch, Event: m.Event}
+	w := storeWire{Type: m.Type, Job: m.Job, Epoch: m.Epoch, Generation: m.Generation, Event: m.Event}
 	u32 := func(to *[]byte, n int) { *to = binary.LittleEndian.AppendUint32(*to, uint32(n)) }
 	labels := map[Label]int{}
 	for i := range m.Parts {
@@ -168,7 +172,7 @@ func (m *StoreBatch) DecodeMsgpack(dec *msgpack.Decoder) error {
 	if err := dec.Decode(&w); err != nil {
 		return err
 	}
-	*m = StoreBatch{Type: w.Type, Job: w.Job, Epoch: w.Epoch, Event: w.Event}
+	*m = StoreBatch{Type: w.Type, Job: w.Job, Epoch: w.Epoch, Generation: w.Generation, Event: w.Event}
 	return w.split(m)
 }
 

@@ -9,7 +9,8 @@ import (
 
 // Catalog is what lookups need of the store. It is safe for concurrent use.
 type Catalog interface {
-	// OpenNamespace makes the namespace known. Its error says what to do, and is
+	// OpenNamespace makes the namespace known, and returns the name of its present
+	// generation. Its error says what to do, and is
 	// store.ErrShardTooLarge when a shard fits nowhere.
 	OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error)
 	// View begins one lookup. The caller closes the view soon, and calls no other
@@ -24,7 +25,9 @@ type Catalog interface {
 	ReleaseLeases(engine string, requests []string)
 	// ReleaseEngine gives up all leases of an engine.
 	ReleaseEngine(engine string)
-	// Reset drops the chunks of one namespace. Puts that are under way end void.
+	// Reset drops the chunks of one namespace and begins a new generation of it.
+	// Puts that are under way end void. Whoever holds the catalog calls
+	// Server.NamespaceReset then, whoever asked for it.
 	Reset(ns store.NamespaceID) error
 }
 

@@ -3,6 +3,7 @@ package lookupd
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/coordinator"
@@ -18,6 +19,8 @@ type engine struct {
 	path string
 	spec kv.NamespaceSpec
 	ns   store.Namespace
+	// renewed has an element when the engine is to be told of a new generation.
+	renewed chan struct{}
 
 	rules    *coordinator.Coordinator
 	counters counters
@@ -36,25 +39,36 @@ func (s *Server) serveEngine(session *Session) error {
 	defer s.unregister(e)
 	// An endpoint that fails takes its session along; the shim registers again.
 	ended := make(chan struct{})
-	watched := make(chan struct{})
-	go func() {
-		defer close(watched)
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		select {
 		case <-e.endpoint.Done():
 			_ = session.conn.Close() // the reader below reports it
 		case <-ended:
 		}
-	}()
-	defer func() { close(ended); <-watched }()
+	})
+	defer func() { close(ended); watching.Wait() }()
 
+	// Asked for again: from here on the engine is told of resets, but before it
+	// was not.
+	now, err := s.cfg.Catalog.OpenNamespace(&e.spec)
+	if err != nil {
+		return session.Refuse(connector.CodeUnavailable, err)
+	}
 	digest := e.spec.Digest()
 	s.cfg.Log.Info("engine registered", "engine", session.Hello.EngineID, "pid", session.Hello.PID, "version", session.Hello.Version,
 		"lookup", e.path, "model", e.spec.Model, "namespace", fmt.Sprintf("%x", digest[:8]))
-	if err := session.Send(&connector.Registered{
-		Type: connector.TypeRegistered, NamespaceDigest: fmt.Sprintf("%x", digest), LookupPath: e.path, StoreReady: true,
-	}); err != nil {
+	answer := &connector.Registered{
+		Type: connector.TypeRegistered, NamespaceDigest: fmt.Sprintf("%x", digest), LookupPath: e.path, StoreReady: true, Generation: now.ResetEpoch,
+	}
+	if s.cfg.Events != nil {
+		stream := s.cfg.Events(&e.spec)
+		answer.EventsEndpoint, answer.EventsReplay, answer.EventsTopic = stream.Endpoint, stream.Replay, stream.Topic
+	}
+	if err := session.Send(answer); err != nil {
 		return endOfSession(err)
 	}
+	watching.Go(func() { s.tellGenerations(e, ended) })
 	return s.converseEngine(e)
 }
 
@@ -128,6 +142,7 @@ func (s *Server) bind(session *Session, msg *connector.Engine) (e *engine, code 
 	}
 	e = &engine{
 		session: session, name: msg.LookupEngine, path: msg.LookupPath, spec: msg.Namespace, ns: ns, rules: rules, gone: make(chan struct{}),
+		renewed: make(chan struct{}, 1),
 	}
 	if code, err := s.claim(e); err != nil {
 		return nil, code, err
@@ -139,7 +154,7 @@ func (s *Server) bind(session *Session, msg *connector.Engine) (e *engine, code 
 	s.unclaim(e)
 	switch {
 	case errors.Is(err, ErrPathTaken):
-		return nil, connector.CodeSocketTaken, fmt.Errorf("lookup socket %s: another process serves it: %w", e.path, err)
+		return nil, connector.CodeSocketTaken, fmt.Errorf("lookup socket %s: %w", e.path, err)
 	case errors.Is(err, ErrBadPath):
 		return nil, connector.CodeMalformed, err
 	}
@@ -153,10 +168,14 @@ func (s *Server) claim(e *engine) (code string, err error) {
 	for {
 		s.mu.Lock()
 		holder := s.mu.engines[e.path]
+		conflict := s.keyConflictLocked(e)
 		switch {
 		case s.mu.closed:
 			s.mu.Unlock()
 			return connector.CodeUnavailable, errors.New("the daemon is stopping")
+		case conflict != nil && holder == nil:
+			s.mu.Unlock()
+			return connector.CodeWrongNamespace, conflict
 		case holder == nil:
 			s.mu.engines[e.path] = e
 			s.mu.Unlock()
@@ -170,6 +189,22 @@ func (s *Server) claim(e *engine) (code string, err error) {
 		_ = holder.session.conn.Close() // its reader reports it
 		<-holder.gone
 	}
+}
+
+// keyConflictLocked tells whether a live engine uses the same in-tree keys for
+// other bytes.
+func (s *Server) keyConflictLocked(e *engine) error {
+	if e.spec.KeySpace == "" {
+		return nil
+	}
+	for _, other := range s.mu.engines {
+		if why := e.spec.KeyConflict(&other.spec); why != "" {
+			return fmt.Errorf("compat_keys: engine %s (pid %d) uses the in-tree keys %.128q for other bytes: %s. "+
+				"Give one of the two fleets a cache_prefix of its own, or make them equal",
+				other.session.Hello.EngineID, other.session.Hello.PID, e.spec.KeySpace, why)
+		}
+	}
+	return nil
 }
 
 // unclaim frees the engine's path.

@@ -29,6 +29,7 @@ const patience = 30 * time.Second
 type fakeCatalog struct {
 	mu         sync.Mutex
 	digests    [][32]byte
+	resets     map[store.NamespaceID]uint64
 	chunks     map[store.NamespaceID]map[store.ChunkKey]kv.Existence
 	leases     map[store.Lease][]store.ChunkKey
 	views      int // open ones
@@ -40,7 +41,7 @@ type fakeCatalog struct {
 }
 
 func newFakeCatalog() *fakeCatalog {
-	return &fakeCatalog{chunks: map[store.NamespaceID]map[store.ChunkKey]kv.Existence{}, leases: map[store.Lease][]store.ChunkKey{}}
+	return &fakeCatalog{resets: map[store.NamespaceID]uint64{}, chunks: map[store.NamespaceID]map[store.ChunkKey]kv.Existence{}, leases: map[store.Lease][]store.ChunkKey{}}
 }
 
 func (c *fakeCatalog) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) {
@@ -55,8 +56,12 @@ func (c *fakeCatalog) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, er
 		c.digests = append(c.digests, spec.Digest())
 		c.chunks[store.NamespaceID(at)] = map[store.ChunkKey]kv.Existence{}
 	}
-	return store.Namespace{ID: store.NamespaceID(at)}, nil
+	id := store.NamespaceID(at)
+	return store.Namespace{ID: id, ResetEpoch: firstGeneration + c.resets[id]}, nil
 }
+
+// firstGeneration is a namespace's before any reset; floating-point numbers lack it.
+const firstGeneration = 1<<63 + 1
 
 type fakeView struct {
 	c  *fakeCatalog
@@ -129,6 +134,7 @@ func (c *fakeCatalog) Reset(ns store.NamespaceID) error {
 		return c.resetErr
 	}
 	clear(c.chunks[ns])
+	c.resets[ns]++
 	return nil
 }
 
@@ -205,11 +211,11 @@ func (a acceptor) Accept() (Conn, error) {
 }
 
 func adopt(fd int) (Channel, error) {
-	sock, err := unixmsg.Adopt(fd)
+	stream, err := unixmsg.AdoptStream(fd)
 	if err != nil {
 		return nil, err
 	}
-	return sock, nil
+	return stream, nil
 }
 
 // node is a server with fakes around it.

@@ -96,13 +96,8 @@ func (h *handler) answer(frames [][]byte) (reply [][]byte) {
 	case wire.KindPing:
 		h.counters.pings.Add(1)
 		return h.status(wire.OK)
-	case wire.KindReset:
-		if err := h.catalog.Reset(h.engine.ns.ID); err != nil {
-			return h.fail(ReasonStore, err)
-		}
-		h.counters.resets.Add(1)
-		h.log.Info("namespace reset", "engine", h.engine.name, "model", h.engine.spec.Model)
-		return h.status(wire.OK)
+	case wire.KindReset, wire.KindReset2:
+		return h.reset(r.Kind)
 	case wire.KindRelease:
 		h.release(r.Requests)
 		return h.status(wire.OK)
@@ -115,6 +110,26 @@ func (h *handler) answer(frames [][]byte) (reply [][]byte) {
 		return reply
 	}
 	panic(fmt.Sprintf("BUG: a parsed request of kind %d", r.Kind))
+}
+
+// reset drops the chunks of the engine's namespace. A shim is told which
+// generation it begins, or one that another reset has begun since.
+func (h *handler) reset(kind wire.Kind) [][]byte {
+	if err := h.catalog.Reset(h.engine.ns.ID); err != nil {
+		return h.fail(ReasonStore, err)
+	}
+	now, err := h.catalog.OpenNamespace(&h.engine.spec)
+	if err != nil {
+		return h.fail(ReasonStore, err)
+	}
+	h.counters.resets.Add(1)
+	h.log.Info("namespace reset", "engine", h.engine.name, "model", h.engine.spec.Model)
+	h.frames = h.status(wire.OK)
+	if kind == wire.KindReset2 {
+		h.reply[1] = wire.AppendGeneration(h.reply[1][:0], now.ResetEpoch)
+		h.frames = append(h.frames, h.reply[1])
+	}
+	return h.frames
 }
 
 // lookup answers how much of a request is stored.

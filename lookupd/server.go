@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 )
 
@@ -32,6 +33,9 @@ const (
 // Observer takes durations in seconds, as a Prometheus histogram does. Observe
 // must cost next to nothing: it is called for each lookup.
 type Observer interface{ Observe(seconds float64) }
+
+// EventStream is where the KV events of a namespace are to be had.
+type EventStream struct{ Endpoint, Replay, Topic string }
 
 // Config is what a Server needs.
 type Config struct {
@@ -60,6 +64,9 @@ type Config struct {
 	// Sampler, if not nil, is shown the chunks of every lookup. Engines call it
 	// side by side.
 	Sampler Sampler
+	// Events, if not nil, tells where the chunks of a namespace are published.
+	// Engines call it side by side.
+	Events func(*kv.NamespaceSpec) EventStream
 	// Log receives what an operator should know.
 	Log *slog.Logger
 }

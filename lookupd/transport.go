@@ -7,8 +7,8 @@ import (
 )
 
 var (
-	// ErrPathTaken: the wanted lookup path belongs to a live server. Listen
-	// functions wrap it.
+	// ErrPathTaken: the wanted lookup path belongs to a live server, or to what is no
+	// socket. Listen functions wrap it.
 	ErrPathTaken = errors.New("lookup path is taken")
 	// ErrBadPath: the path can't become a socket, whoever asks for it.
 	ErrBadPath = errors.New("lookup path can't be used")

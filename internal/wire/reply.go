@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// OK and Failed answer reset and ping; Failed also answers what does not parse.
+// OK and Failed answer reset, reset2 and ping; Failed also answers what does not parse.
 // As the answer to a lookup, Failed means a hit of 0.
 const (
 	OK     = 0x01
@@ -51,6 +51,12 @@ func AppendStatus(dst []byte, seq uint64, flags byte) []byte {
 // from; the parts are in the hit's order and together all of it.
 func AppendTier(dst []byte, tier byte, tokens int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, tier), uint32(tokens))
+}
+
+// AppendGeneration makes the second frame of the answer to a reset2: the
+// generation of the namespace that has begun.
+func AppendGeneration(dst []byte, generation uint64) []byte {
+	return binary.BigEndian.AppendUint64(dst, generation)
 }
 
 // ParseHit reads the first frame of the answer to a lookup.

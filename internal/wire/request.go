@@ -13,6 +13,7 @@ import (
 const (
 	TagLookup  = "lookup"
 	TagReset   = "reset"
+	TagReset2  = "reset2"
 	TagLookup2 = "lookup2"
 	TagPing    = "ping"
 	TagRelease = "release"
@@ -36,6 +37,7 @@ const (
 	KindLookup Kind = iota + 1
 	KindLookup2
 	KindReset
+	KindReset2
 	KindPing
 	KindRelease
 )
@@ -67,6 +69,8 @@ func ParseRequest(frames [][]byte) (Request, error) {
 		return parseLookup(frames, KindLookup2, 6)
 	case TagReset:
 		return Request{Kind: KindReset}, wantFrames(frames, 1)
+	case TagReset2:
+		return Request{Kind: KindReset2}, wantFrames(frames, 1)
 	case TagPing:
 		return Request{Kind: KindPing}, wantFrames(frames, 1)
 	case TagRelease:

@@ -1,6 +1,7 @@
 // Package zmqx is the only user of ZeroMQ. It offers a Responder, which owns a
-// ROUTER socket on an ipc path in one goroutine and answers REQ and DEALER
-// clients in order, and a Client, which asks with a deadline.
+// ROUTER socket in one goroutine and answers REQ and DEALER clients in order, a
+// Client, which asks with a deadline, and a Publisher, which sends to whoever has
+// subscribed.
 //
 // # Paths
 //

@@ -43,9 +43,9 @@ func (r *Responder) run() {
 	}
 }
 
-// drain answers what has arrived, up to drainBatch requests.
+// drain answers what has arrived, up to r.batch requests.
 func (r *Responder) drain() error {
-	for range drainBatch {
+	for range r.batch {
 		frames, ok, err := r.receive()
 		if isErrno(err, syscall.EAGAIN) {
 			return nil
@@ -58,9 +58,7 @@ func (r *Responder) drain() error {
 			continue
 		}
 		r.stats.requests.Add(1)
-		if reply := r.handler(frames[envelopeFrames:]); reply != nil {
-			r.answer(frames[0], reply)
-		}
+		r.serve(frames[envelopeFrames:], func(reply [][]byte) bool { return r.answer(frames[0], reply) })
 	}
 	return nil
 }
@@ -95,8 +93,9 @@ func (r *Responder) receive() (frames [][]byte, ok bool, err error) {
 	}
 }
 
-// answer sends a reply; a client that is gone or does not read loses it.
-func (r *Responder) answer(id []byte, reply [][]byte) {
+// answer sends a reply; a client that is gone or does not read loses it. True: it
+// is on its way.
+func (r *Responder) answer(id []byte, reply [][]byte) bool {
 	flags := zmq4.SNDMORE | zmq4.DONTWAIT
 	_, err := r.router.SendBytes(id, flags)
 	if err == nil {
@@ -114,6 +113,7 @@ func (r *Responder) answer(id []byte, reply [][]byte) {
 	if err != nil {
 		r.stats.dropped.Add(1)
 	}
+	return err == nil
 }
 
 func isErrno(err error, errno syscall.Errno) bool {

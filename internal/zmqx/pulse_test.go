@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pebbe/zmq4"
+
 	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 )
 
@@ -56,4 +58,48 @@ func TestAStuckHandlerStopsThePulse(t *testing.T) {
 		t.Error(err)
 	}
 	until(rounds.Load() + 3)
+}
+
+// A request that is answered by many messages has a beat of its own: none delays the
+// next by those before it.
+func TestStreamedRepliesBeatInBetween(t *testing.T) {
+	var rounds atomic.Int64
+	transport, err := NewWith(Options{Interval: time.Millisecond, Pulse: pulse.New(func() { rounds.Add(1) })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = transport.Close() })
+	const requests = 20
+	endpoint := "ipc://" + filepath.Join(shortDir(t), "s")
+	resume, at := make(chan struct{}), make(chan int64, requests)
+	r, err := transport.ListenStream(endpoint, 10, func([][]byte, func([][]byte) bool) {
+		<-resume
+		at <- rounds.Load()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.Close() })
+	socket, err := transport.newSocket(zmq4.DEALER)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = socket.Close() })
+	if err := socket.Connect(endpoint); err != nil {
+		t.Fatal(err)
+	}
+	for range requests {
+		if _, err := socket.SendMessage("", "again"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(resume)
+	before := int64(-1)
+	for i := range requests {
+		now := <-at
+		if now <= before {
+			t.Errorf("no beat before request %d", i)
+		}
+		before = now
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -20,13 +19,19 @@ import (
 // which leaves a REQ client waiting.
 type Handler func(frames [][]byte) [][]byte
 
-// Responder answers requests on one ipc path.
+// StreamHandler answers one request with any number of replies. reply returns
+// false when the client is gone or its queue is full: it gets no more.
+type StreamHandler func(frames [][]byte, reply func(frames [][]byte) bool)
+
+// Responder answers requests on one endpoint.
 type Responder struct {
-	path    string
-	own     fileID
-	handler Handler
-	mode    os.FileMode
-	router  *zmq4.Socket
+	path   string // of an ipc endpoint
+	own    fileID
+	serve  StreamHandler
+	mode   os.FileMode
+	router *zmq4.Socket
+	// batch is how many requests are answered between two beats.
+	batch int
 	// loop beats at least once every interval; -1: nobody wants to know.
 	loop     *pulse.Loop
 	interval time.Duration
@@ -62,8 +67,22 @@ func (t *Transport) Listen(path string, handler Handler) (*Responder, error) {
 	if err := checkPath(path); err != nil {
 		return nil, err
 	}
-	r := &Responder{path: path, handler: handler, mode: t.opts.Mode, interval: t.opts.Interval, done: make(chan struct{})}
-	if err := r.open(t); err != nil {
+	return t.listen("ipc://"+path, 0, drainBatch, func(frames [][]byte, reply func([][]byte) bool) {
+		if answer := handler(frames); answer != nil {
+			reply(answer)
+		}
+	})
+}
+
+// ListenStream binds an endpoint, ipc or tcp, and answers with handler. A client is
+// sent queue replies that it has not read, whatever their bytes; the rest is dropped.
+func (t *Transport) ListenStream(endpoint string, queue int, handler StreamHandler) (*Responder, error) {
+	return t.listen(endpoint, queue, 1, handler) // one has many replies
+}
+
+func (t *Transport) listen(endpoint string, queue, batch int, handler StreamHandler) (*Responder, error) {
+	r := &Responder{serve: handler, batch: batch, mode: t.opts.Mode, interval: t.opts.Interval, done: make(chan struct{})}
+	if err := r.open(t, endpoint, queue); err != nil {
 		return nil, errors.Join(err, r.closeSockets(), r.closeStop())
 	}
 	r.loop = t.opts.Pulse.Join()
@@ -71,10 +90,15 @@ func (t *Transport) Listen(path string, handler Handler) (*Responder, error) {
 	return r, nil
 }
 
-// open makes the sockets and claims the path.
-func (r *Responder) open(t *Transport) (err error) {
+// open makes the sockets and claims the endpoint. queue is 0 for libzmq's own.
+func (r *Responder) open(t *Transport, endpoint string, queue int) (err error) {
 	if r.router, err = t.newSocket(zmq4.ROUTER); err != nil {
 		return err
+	}
+	if queue > 0 {
+		if err := r.router.SetSndhwm(queue); err != nil {
+			return fmt.Errorf("zmqx: socket options: %w", err)
+		}
 	}
 	// Without this an answer to a client that is gone would vanish uncounted.
 	if err := r.router.SetRouterMandatory(1); err != nil {
@@ -93,30 +117,8 @@ func (r *Responder) open(t *Transport) (err error) {
 	r.poller = zmq4.NewPoller()
 	r.poller.Add(r.router, zmq4.POLLIN)
 	r.poller.Add(r.control, zmq4.POLLIN)
-	return r.bind()
-}
-
-// bind gives the socket its place in the file system; see the package comment.
-func (r *Responder) bind() (err error) {
-	private, err := os.MkdirTemp(filepath.Dir(r.path), ".mz-*")
-	if err != nil {
-		return fmt.Errorf("zmqx: %w", err)
-	}
-	file := filepath.Join(private, "s")
-	defer func() { err = errors.Join(err, os.RemoveAll(private)) }()
-	if err := checkPath(file); err != nil {
-		return err
-	}
-	if err := r.router.Bind("ipc://" + file); err != nil {
-		return fmt.Errorf("zmqx: bind beside %s: %w", r.path, err)
-	}
-	if err := os.Chmod(file, r.mode); err != nil {
-		return fmt.Errorf("zmqx: %w", err)
-	}
-	if r.own, err = identify(file); err != nil {
-		return fmt.Errorf("zmqx: %w", err)
-	}
-	return claim(file, r.path)
+	r.path, r.own, err = bindEndpoint(r.router, endpoint, r.mode)
+	return err
 }
 
 // Path returns the bound path.
@@ -149,7 +151,7 @@ func (r *Responder) Close() error {
 		err = fmt.Errorf("zmqx: stop: %w", err)
 	}
 	<-r.done
-	return errors.Join(r.err, err, socket.Close(), removeOwn(r.path, r.own))
+	return errors.Join(r.err, err, socket.Close(), removeEndpoint(r.path, r.own))
 }
 
 // closeSockets closes the loop's sockets.

@@ -37,7 +37,8 @@ def golden() -> dict:
             "pin": label[2], "first_hash": first, "hashes": b"".join(own).hex(), "first_blocks": [f for f, _ in tables],
             "blocks": [blocks for _, blocks in tables], "puts": puts,
         })  # fmt: skip
-    return {"job": 7, "epoch": 1 << 60, "parts": parts, "frame": batch.command(1 << 60).frame.hex()}
+    frame = batch.command(1 << 60, (1 << 64) - 1).frame
+    return {"job": 7, "epoch": 1 << 60, "generation": (1 << 64) - 1, "parts": parts, "frame": frame.hex()}
 
 
 if __name__ == "__main__":
