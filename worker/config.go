@@ -68,11 +68,18 @@ type Config struct {
 	// Verify compares the checksums of loaded shards whatever a registration asks
 	// for.
 	Verify bool
-	// LoadPipelines is the number of loads of a session under way; default 2.
+	// LoadPipelines bounds the loads of a session under way, most of which wait for
+	// the store or for their turn to copy; default 32. As many short ones may be
+	// beside them, and those that wait for a slower tier are not counted.
 	LoadPipelines int
+	// LoadPatience is how long stores wait for a load, of whatever session, that does
+	// not move on, because the device or the store hangs; default 500 ms.
+	LoadPatience time.Duration
 	// QueueJobs bounds the jobs that wait, of loads and of stores each; default
 	// 1024. QueueBytes bounds the memory of all that wait or run; default 32 MiB.
-	// A job beyond is dropped with the reason queue_full.
+	// A job beyond is dropped with the reason queue_full; a load beyond drops the
+	// newest stores instead. All sessions together have room for what eight of them
+	// may have; beyond that stores are dropped.
 	QueueJobs  int
 	QueueBytes int64
 	// A copy batch has at most BatchShards shards and, but for a single one,
@@ -80,6 +87,10 @@ type Config struct {
 	// job looks whether it was cancelled: a shard is how long a cancel can take.
 	BatchShards int
 	BatchBytes  int
+	// StorePace is the share of the time, in percent, for which stores copy at most,
+	// while the engine computes in the rest; default 100. Below, batches of stores
+	// are smaller in proportion.
+	StorePace int
 	// StoreTimeout bounds one call to the store; default 2 s.
 	StoreTimeout time.Duration
 	// HelloTimeout bounds the wait for a hello; default 5 s.
@@ -104,7 +115,9 @@ type Faults struct {
 
 // SetDefaults fills what was left at zero.
 func (c *Config) SetDefaults() {
-	setDefault(&c.LoadPipelines, 2)
+	setDefault(&c.LoadPipelines, 32)
+	setDefault(&c.LoadPatience, 500*time.Millisecond)
+	setDefault(&c.StorePace, 100)
 	setDefault(&c.QueueJobs, 1024)
 	setDefault(&c.QueueBytes, 32<<20)
 	setDefault(&c.BatchShards, 1024)
@@ -135,10 +148,12 @@ func (c *Config) Validate() error {
 	need(c.MapBoard != nil, "no map_board")
 	need(c.Log != nil, "no logger")
 	need(c.LoadPipelines >= 1, "load_pipelines is %d, want at least 1", c.LoadPipelines)
+	need(c.LoadPatience > 0, "load_patience is %v, want more than 0", c.LoadPatience)
 	need(c.QueueJobs >= 1, "queue_jobs is %d, want at least 1", c.QueueJobs)
 	need(c.QueueBytes >= 1, "queue_bytes is %d, want at least 1", c.QueueBytes)
 	need(c.BatchShards >= 1, "batch_shards is %d, want at least 1", c.BatchShards)
 	need(c.BatchBytes >= 1, "batch_bytes is %d, want at least 1", c.BatchBytes)
+	need(c.StorePace >= 1 && c.StorePace <= 100, "store_pace is %d, want 1 to 100", c.StorePace)
 	need(c.StoreTimeout > 0, "store_timeout is %v, want more than 0", c.StoreTimeout)
 	need(c.HelloTimeout > 0, "hello_timeout is %v, want more than 0", c.HelloTimeout)
 	need(c.MaxConns >= 1, "max_conns is %d, want at least 1", c.MaxConns)

@@ -32,22 +32,24 @@ func memoryOf(segments []store.Segment, place store.Place, shardBytes int) ([]by
 	return data[place.Offset:end:end], nil
 }
 
-// copyAll copies in batches. The job board is looked at before every batch, and
-// by the device before every shard.
-// after is told of each batch that was copied; copies[i].Checksum is set by then,
-// and what it returns ends the copies. On an error the batch under way is in an unknown state, and
+// copyAll copies a load piece by piece, each when it is the job's turn. The job
+// board is looked at before every piece, and by the device before every shard.
+// after is told of each piece that was copied; copies[i].Checksum is set by then,
+// and what it returns ends the copies. On an error the piece under way is in an unknown state, and
 // no copy of the job is under way any more.
-func (n *session) copyAll(j *job, direction Direction, copies []ShardCopy, after func(from, to int) error) error {
+func (n *session) copyAll(j *job, copies []ShardCopy, after func(from, to int) error) error {
 	for from := 0; from < len(copies); {
 		j.loop.Beat()
-		to := n.batchEnd(copies, from)
-		if n.isCancelled(j) {
+		to, bytes := pieceEnd(copies[:n.batchEnd(copies, from, n.srv.cfg.BatchBytes)], from, loadPieceBytes)
+		if n.isCancelled(j) || !n.queue.await(j, bytes) {
 			return errCancelled
 		}
 		if d := n.srv.cfg.Faults.CopyDelay; d > 0 {
 			pause(n.ctx, d)
 		}
-		if err := n.copyBatch(j, direction, copies[from:to]); err != nil {
+		err := n.copyBatch(j, Load, copies[from:to])
+		n.queue.done(j)
+		if err != nil {
 			if n.isCancelled(j) {
 				return errCancelled
 			}
@@ -61,12 +63,12 @@ func (n *session) copyAll(j *job, direction Direction, copies []ShardCopy, after
 	return nil
 }
 
-// batchEnd returns the end of the batch that begins at from.
-func (n *session) batchEnd(copies []ShardCopy, from int) int {
+// batchEnd returns the end of the batch that begins at from, of at most so many bytes.
+func (n *session) batchEnd(copies []ShardCopy, from, most int) int {
 	to, bytes := from, 0
 	for to < len(copies) && to-from < n.srv.cfg.BatchShards {
 		bytes += len(copies[to].Memory)
-		if to > from && bytes > n.srv.cfg.BatchBytes {
+		if to > from && bytes > most {
 			break
 		}
 		to++

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"bytes"
+	"runtime"
 	"testing"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
@@ -266,12 +267,17 @@ func TestFullQueueDropsTheNewest(t *testing.T) {
 	<-r.gate.entered
 	e.send(waiting)
 	want(t, e.do(over), over.Job, connector.StatusDropped, "queue_full", 24, 25)
-	store, storeOver := e.storeJob("q", ids(1, 2)), e.storeJob("r", ids(1, 2))
+	// The first is begun, and waits for the load to have copied; the second waits to begin.
+	begun, store, storeOver := e.storeJob("q", ids(1, 2)), e.storeJob("s", ids(1, 2)), e.storeJob("r", ids(1, 2))
+	e.send(begun)
+	for r.server.Stats().Queues.Running < 2 {
+		runtime.Gosched()
+	}
 	e.send(store)
 	want(t, e.do(storeOver), storeOver.Job, connector.StatusDropped, "queue_full")
 	r.gate.armed.Store(false)
 	r.gate.unblock()
-	for range 3 {
+	for range 4 {
 		if res := expect[*connector.Result](e.peer); res.Status != connector.StatusOK {
 			t.Errorf("%+v", res)
 		}

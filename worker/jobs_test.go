@@ -417,7 +417,7 @@ func TestQueuedStoreIsVoidAfterAReset(t *testing.T) {
 	r.gate.armed.Store(false)
 	r.gate.proceed <- struct{}{}
 	want(t, expect[*connector.Result](e.peer), running.Job, connector.StatusFailed, "put_void")
-	want(t, expect[*connector.Result](e.peer), queued.Job, connector.StatusFailed, "put_void")
+	want(t, expect[*connector.Result](e.peer), queued.Job, connector.StatusFailed, "stale_epoch")
 	for _, prefix := range []string{"q", "r"} {
 		if r.store.Bytes(0, hashAt(prefix, 0), 0) != nil {
 			t.Errorf("blocks of %q from before the reset are there", prefix)
@@ -425,8 +425,36 @@ func TestQueuedStoreIsVoidAfterAReset(t *testing.T) {
 	}
 	// What comes after it is stored.
 	next := e.storeJob("r", ids(3, 2))
+	next.Generation = 1
 	if res := e.do(next); res.Status != connector.StatusOK || res.Chunks != 2 {
 		t.Errorf("%+v", res)
+	}
+	r.settled()
+}
+
+// However many jobs of before a reset are on their way, and whoever has reset the
+// namespace: none of them is stored after it, and what is of after it is stored at
+// once.
+func TestNoJobOfBeforeAResetIsStored(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	stored(t, e, 1)
+	r.store.Reset(1)
+	for i := range 3 {
+		late := e.storeJob(fmt.Sprint("old", i), ids(1, 2))
+		want(t, e.do(late), late.Job, connector.StatusFailed, "stale_epoch")
+	}
+	next := e.storeJob("new", ids(3, 2))
+	next.Generation = 1
+	if res := e.do(next); res.Status != connector.StatusOK || res.Chunks != 2 {
+		t.Errorf("the first job after the reset: %+v", res)
+	}
+	last := e.storeJob("old", ids(1, 2))
+	want(t, e.do(last), last.Job, connector.StatusFailed, "stale_epoch")
+	for _, prefix := range []string{"old", "old0", "old1", "old2"} {
+		if r.store.Bytes(0, hashAt(prefix, 0), 0) != nil {
+			t.Errorf("a block of %q from before the reset is there", prefix)
+		}
 	}
 	r.settled()
 }
@@ -440,7 +468,7 @@ func TestFirstStoreAfterAReset(t *testing.T) {
 	r.store.Reset(1)
 	late := e.storeJob("old", ids(1, 2))
 	next := e.storeJob("new", ids(3, 2))
-	next.Epoch = late.Epoch + 1
+	next.Epoch, next.Generation = late.Epoch+1, 1
 	if res := e.do(next); res.Status != connector.StatusOK || res.Chunks != 2 {
 		t.Errorf("the first job after the reset: %+v", res)
 	}

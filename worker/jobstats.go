@@ -3,8 +3,10 @@ package worker
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/jobqueue"
 )
 
 // statuses and reasons are what results say, in the order of the counters.
@@ -35,16 +37,18 @@ type JobStats struct {
 // Observer takes durations in seconds, as a Prometheus histogram does.
 type Observer interface{ Observe(seconds float64) }
 
-// JobTimes are told how long the answered jobs of a kind took. Pipelines call
-// them side by side. What is nil is not told.
+// JobTimes are told how long the answered jobs of a kind took. Those who run jobs
+// call them side by side. What is nil is not told.
 type JobTimes struct {
 	// Took is from a job's arrival to its result. Of a job that asked the store,
-	// Ask is the store's part, Move the copies'.
-	Took, Ask, Move Observer
+	// Ask is the store's part, Move the copies' and their publication's. Wait is what
+	// it waited to begin and for others' pieces, and what a store rested.
+	Took, Ask, Move, Wait Observer
 }
 
-func (t *JobTimes) observe(r *connector.Result) {
+func (t *JobTimes) observe(r *connector.Result, waited time.Duration) {
 	observe(t.Took, r.Micros)
+	observe(t.Wait, waited.Microseconds())
 	if r.Asked > 0 {
 		observe(t.Ask, r.AskMicros)
 		observe(t.Move, r.MoveMicros)
@@ -67,7 +71,7 @@ type jobCounters struct {
 }
 
 // count counts a result.
-func (c *jobCounters) count(r *connector.Result) {
+func (c *jobCounters) count(r *connector.Result, waited time.Duration) {
 	if at := slices.Index(statuses, r.Status); at >= 0 {
 		c.status[at].Add(1)
 	}
@@ -83,7 +87,7 @@ func (c *jobCounters) count(r *connector.Result) {
 	c.moved.Add(uint64(max(r.Chunks, 0)))
 	c.failedBlocks.Add(uint64(len(r.Failed) / 4))
 	c.bytes.Add(uint64(max(r.Bytes, 0)))
-	c.times.observe(r)
+	c.times.observe(r, waited)
 }
 
 func (c *jobCounters) snapshot() JobStats {
@@ -100,48 +104,5 @@ func (c *jobCounters) snapshot() JobStats {
 	return s
 }
 
-// QueueStats tells what queues hold.
-type QueueStats struct {
-	// WaitingLoads and WaitingStores have not begun, Running have. Bytes is the
-	// memory that all of them take.
-	WaitingLoads, WaitingStores, Running int
-	Bytes                                int64
-}
-
-func (q *queue) stats() QueueStats {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return QueueStats{
-		WaitingLoads: len(q.loads), WaitingStores: len(q.stores), Running: len(q.live) - len(q.loads) - len(q.stores), Bytes: q.bytes,
-	}
-}
-
-func (s *Server) watchQueue(q *queue) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mu.queues[q] = struct{}{}
-}
-
-func (s *Server) unwatchQueue(q *queue) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.mu.queues, q)
-}
-
-// queueStats adds the queues up.
-func (s *Server) queueStats() (all QueueStats) {
-	s.mu.Lock()
-	queues := make([]*queue, 0, len(s.mu.queues))
-	for q := range s.mu.queues {
-		queues = append(queues, q)
-	}
-	s.mu.Unlock()
-	for _, q := range queues {
-		one := q.stats()
-		all.WaitingLoads += one.WaitingLoads
-		all.WaitingStores += one.WaitingStores
-		all.Running += one.Running
-		all.Bytes += one.Bytes
-	}
-	return all
-}
+// QueueStats tells what the sessions' queues hold.
+type QueueStats = jobqueue.Stats

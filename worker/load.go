@@ -45,11 +45,11 @@ func (l *load) run() error {
 	}
 	l.times.begin()
 	err := l.get()
-	l.times.answered(len(l.items))
+	l.times.answered(len(l.items), l.j.waited)
 	if err != nil {
 		return err
 	}
-	defer l.times.moved()
+	defer func() { l.times.moved(l.j.waited) }()
 	ready := l.ready()
 	segments := l.n.srv.cfg.Store.Segments()
 	copies := make([]ShardCopy, ready)
@@ -61,7 +61,7 @@ func (l *load) run() error {
 		}
 		copies[i] = ShardCopy{Group: it.group, Shard: l.n.rank.local(it.group, it.shard), BlockID: it.block, Memory: memory}
 	}
-	return l.n.copyAll(l.j, Load, copies, func(from, to int) error {
+	return l.n.copyAll(l.j, copies, func(from, to int) error {
 		l.verify(copies, from, to)
 		return nil
 	})
@@ -90,7 +90,7 @@ func (l *load) get() error {
 		}
 		if asked = loading; len(asked) > 0 {
 			// A slower tier takes its time; the engine's deadline bounds it.
-			if pause(l.j.ctx, wait); l.n.isCancelled(l.j) {
+			if l.n.queue.aside(l.j, wait); l.n.isCancelled(l.j) {
 				return errCancelled
 			}
 		}
@@ -219,7 +219,7 @@ func reasonOf(err error) string {
 	case errors.Is(err, errBadPlace):
 		return reasonBadPlace
 	case errors.Is(err, store.ErrStaleNamespace):
-		return reasonVoid
+		return reasonStaleEpoch
 	case isAway(err):
 		return reasonNoStore
 	}

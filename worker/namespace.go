@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -51,13 +52,6 @@ func (n *namespace) known() (ns store.Namespace, opened bool) {
 	return n.mu.ns, n.mu.opened
 }
 
-// ask makes the next open ask the store.
-func (n *namespace) ask() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.mu.opened = false
-}
-
 // forget makes the next open ask again, unless somebody has done so.
 func (n *namespace) forget(stale store.Namespace) {
 	n.mu.Lock()
@@ -67,16 +61,23 @@ func (n *namespace) forget(stale store.Namespace) {
 	}
 }
 
-// renew opens the namespace again if stale still is its name. What arrives from
-// then on has the new name.
-func (n *namespace) renew(ctx context.Context, stale store.Namespace) error {
-	n.forget(stale)
-	_, err := n.open(ctx)
-	return err
+// of returns the namespace's name if that is of the generation, and
+// store.ErrStaleNamespace if it is not: the namespace was reset since, or the
+// store is another.
+func (n *namespace) of(ctx context.Context, generation uint64) (store.Namespace, error) {
+	ns, err := n.open(ctx)
+	if err == nil && ns.ResetEpoch != generation {
+		n.forget(ns) // what is known may be of before
+		ns, err = n.open(ctx)
+	}
+	if err == nil && ns.ResetEpoch != generation {
+		err = fmt.Errorf("%w: a job of generation %#x, the namespace is at %#x", store.ErrStaleNamespace, generation, ns.ResetEpoch)
+	}
+	return ns, err
 }
 
 // with makes a call under the namespace's name, once more when that is stale.
-// It is not for puts: see storing.startPart.
+// It is not for puts, which are of one generation.
 func (n *namespace) with(ctx context.Context, call func(store.Namespace) error) error {
 	for attempt := 0; ; attempt++ {
 		ns, err := n.open(ctx)

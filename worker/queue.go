@@ -2,30 +2,27 @@ package worker
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/jobqueue"
 	"github.com/mooncake-sidecar/sidecar/internal/pulse"
-	"github.com/mooncake-sidecar/sidecar/store"
 )
 
-// job is one store or load. What is below the line is guarded by the queue.
+// job is one store or load. answered is guarded by the queue; what is between it
+// and ctx is the job's own goroutine's.
 type job struct {
 	id      uint64
 	load    *connector.LoadJob // one of the two
 	store   *connector.StoreBatch
 	bytes   int64
 	arrived time.Time
-	// namespace is the name under which a store puts, if it was open when the job
-	// arrived.
-	namespace store.Namespace
-	named     bool
-	ctx       context.Context // done when the job is cancelled or the session ends
-	cancel    context.CancelFunc
-	loop      *pulse.Loop // of the pipeline that runs the job
+	ctx     context.Context // done when the job is cancelled or the session ends
+	cancel  context.CancelFunc
+	turn    chan struct{} // has one element when a piece was granted
+	loop    *pulse.Loop   // of the goroutine that runs the job
+	waited  time.Duration // to begin, for turns, and rested
 
 	answered bool
 }
@@ -38,151 +35,169 @@ func (j *job) kind() string {
 	return connector.TypeStore
 }
 
+func (j *job) queueKind() jobqueue.Kind {
+	if j.load != nil {
+		return jobqueue.Load
+	}
+	return jobqueue.Store
+}
+
 // part names a part of a store job.
 func (j *job) part(i int) connector.JobPart { return connector.JobPart{Job: j.id, Part: i} }
 
-// Refusals of a job.
-var (
-	errQueueFull = errors.New("queue full")
-	errDuplicate = errors.New("the job id is in use")
-)
-
-// queue holds a session's jobs from their arrival to their result. It decides
-// who answers a job: the reader takes one out that has not begun, a pipeline
-// finishes one that has. Both are one step under the lock, so that a job is
-// answered once.
-//
-// Loads go first: while one waits no store begins, because a request waits for
-// its load and nobody waits for a store.
-type queue struct {
-	maxJobs  int
-	maxBytes int64
-
-	mu      sync.Mutex
-	changed *sync.Cond
-	loads   []*job
-	stores  []*job
-	live    map[uint64]*job // waiting or running
-	bytes   int64           // of live jobs
-	closed  bool
-	ticks   uint64 // how often the pipelines were asked to go round
+// schedule is the jobs of all sessions: who begins, and whose piece is copied
+// next. The rules are jobqueue's; here are the lock and those who wait.
+type schedule struct {
+	interval time.Duration // of the rules' ticks
+	mu       sync.Mutex
+	rules    *jobqueue.Queue
+	sessions map[uint64]*queue
+	next     uint64
+	ticked   time.Time // when the rules' last tick was
 }
 
-func newQueue(maxJobs int, maxBytes int64) *queue {
-	q := &queue{maxJobs: maxJobs, maxBytes: maxBytes, live: map[uint64]*job{}}
-	q.changed = sync.NewCond(&q.mu)
+// newSchedule returns a schedule in which a load that does nothing for the time
+// patience holds up no store.
+func newSchedule(limits jobqueue.Limits, patience time.Duration) *schedule {
+	return &schedule{interval: max(patience/2, time.Millisecond), rules: jobqueue.New(limits), sessions: map[uint64]*queue{}}
+}
+
+// open adds a session. begin is called with each load that may begin, under the
+// lock: it must return at once.
+func (s *schedule) open(begin func(*job)) *queue {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	q := &queue{all: s, session: s.next, begin: begin, live: map[uint64]*job{}}
+	q.changed = sync.NewCond(&s.mu)
+	s.sessions[q.session] = q
+	s.rules.Open(q.session)
 	return q
 }
 
-// add queues a job. One job is always taken, however large it is.
-func (q *queue) add(j *job) error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.live[j.id] != nil {
-		return errDuplicate
+// grantLocked wakes those whose piece may begin.
+func (s *schedule) grantLocked() {
+	for id, ok := s.rules.Next(); ok; id, ok = s.rules.Next() {
+		s.sessions[id.Session].live[id.Job].turn <- struct{}{}
 	}
-	list := q.listOf(j)
-	if len(*list) >= q.maxJobs || len(q.live) > 0 && q.bytes+j.bytes > q.maxBytes {
-		return errQueueFull
+}
+
+// age ticks the rules when it is time. Those call it who wait: nobody else would
+// gain by it.
+func (s *schedule) age() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := time.Now(); now.Sub(s.ticked) >= s.interval {
+		s.ticked = now
+		s.rules.Tick()
+		s.grantLocked()
 	}
-	*list = append(*list, j)
+}
+
+// tick makes the store pipelines that wait go round once.
+func (s *schedule) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.sessions {
+		q.ticks++
+		q.changed.Broadcast()
+	}
+}
+
+func (s *schedule) stats() QueueStats {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.rules.Stats()
+}
+
+// queue holds a session's jobs from their arrival to their result. It decides who
+// answers a job: the reader takes one out that has not begun, whoever runs it
+// finishes one that has. Both are one step under the lock, so that a job is
+// answered once.
+type queue struct {
+	all     *schedule
+	session uint64
+	begin   func(*job)
+
+	// Guarded by all.mu.
+	changed *sync.Cond
+	live    map[uint64]*job // waiting or running
+	closed  bool
+	ticks   uint64 // how often the pipeline was asked to go round
+}
+
+func (q *queue) key(job uint64) jobqueue.ID { return jobqueue.ID{Session: q.session, Job: job} }
+
+// add queues a job. It returns the stores that had to make room, which the caller
+// answers.
+func (q *queue) add(j *job) (dropped []*job, err error) {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	out, err := q.all.rules.Offer(q.key(j.id), j.queueKind(), j.bytes)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range out {
+		dropped = append(dropped, q.live[id])
+		q.live[id].cancel()
+		delete(q.live, id)
+	}
 	q.live[j.id] = j
-	q.bytes += j.bytes
+	q.beginLocked()
 	q.changed.Broadcast()
-	return nil
+	return dropped, nil
 }
 
-func (q *queue) listOf(j *job) *[]*job {
-	if j.load != nil {
-		return &q.loads
+// beginLocked begins the loads that may.
+func (q *queue) beginLocked() {
+	if q.closed {
+		return
 	}
-	return &q.stores
+	for id, ok := q.all.rules.Begin(q.session, jobqueue.Load); ok; id, ok = q.all.rules.Begin(q.session, jobqueue.Load) {
+		q.begin(q.live[id.Job])
+	}
 }
 
-// nextLoad waits for a load to begin with. It returns no job when there was a
+// nextStore waits for a store to begin with. It returns no job when there was a
 // tick since *seen, and open false when the queue is closed.
-func (q *queue) nextLoad(seen *uint64) (j *job, open bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for !q.closed && len(q.loads) == 0 {
-		if q.tickedLocked(seen) {
-			return nil, true
-		}
-		q.changed.Wait()
-	}
-	if q.closed {
-		return nil, false
-	}
-	j = q.popLocked(&q.loads)
-	if len(q.loads) == 0 {
-		q.changed.Broadcast() // stores may begin
-	}
-	return j, true
-}
-
-// nextStore waits for a store to begin with; see nextLoad.
 func (q *queue) nextStore(seen *uint64) (j *job, open bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for !q.closed && (len(q.stores) == 0 || len(q.loads) > 0) {
-		if q.tickedLocked(seen) {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	for !q.closed {
+		if id, ok := q.all.rules.Begin(q.session, jobqueue.Store); ok {
+			return q.live[id.Job], true
+		}
+		if *seen != q.ticks {
+			*seen = q.ticks
 			return nil, true
 		}
 		q.changed.Wait()
 	}
-	if q.closed {
-		return nil, false
-	}
-	return q.popLocked(&q.stores), true
-}
-
-// tick makes pipelines that wait go round once.
-func (q *queue) tick() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.ticks++
-	q.changed.Broadcast()
-}
-
-func (q *queue) tickedLocked(seen *uint64) bool {
-	ticked := *seen != q.ticks
-	*seen = q.ticks
-	return ticked
-}
-
-func (q *queue) popLocked(list *[]*job) *job {
-	j := (*list)[0]
-	(*list)[0] = nil
-	*list = (*list)[1:]
-	return j
+	return nil, false
 }
 
 // take removes a job that waits, which the caller then answers. A job that runs
-// is told to stop, and nil is returned: its pipeline answers. So it is for a job
+// is told to stop, and nil is returned: who runs it answers. So it is for a job
 // that is not known: its result is on its way.
 func (q *queue) take(id uint64) *job {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
 	j := q.live[id]
 	if j == nil {
 		return nil
 	}
-	list := q.listOf(j)
-	at := slices.Index(*list, j)
-	if at < 0 {
+	if !q.all.rules.Waits(q.key(id)) {
 		j.cancel()
 		return nil
 	}
-	*list = slices.Delete(*list, at, at+1)
-	q.changed.Broadcast()
 	q.endLocked(j)
 	return j
 }
 
 // finish ends a job that ran. It reports whether the caller answers it.
 func (q *queue) finish(j *job) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
 	if q.live[j.id] == j {
 		q.endLocked(j)
 	}
@@ -192,14 +207,16 @@ func (q *queue) finish(j *job) bool {
 func (q *queue) endLocked(j *job) {
 	j.cancel()
 	delete(q.live, j.id)
-	q.bytes -= j.bytes
+	q.all.rules.End(q.key(j.id))
+	q.beginLocked()
+	q.all.grantLocked()
 }
 
 // disown marks a live job as answered while it goes on: the fault that the fence
 // forbids. It reports whether the caller answers it.
 func (q *queue) disown(id uint64) *job {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
 	j := q.live[id]
 	if j == nil || j.answered {
 		return nil
@@ -210,20 +227,30 @@ func (q *queue) disown(id uint64) *job {
 
 // known reports whether a job is live.
 func (q *queue) known(id uint64) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
 	return q.live[id] != nil
 }
 
-// close wakes the pipelines, which then end. The jobs are dropped unanswered:
-// nobody is there to hear.
+// close ends the pipeline and begins no load any more. The jobs are dropped
+// unanswered: nobody is there to hear.
 func (q *queue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
 	q.closed = true
 	for _, j := range q.live {
 		j.cancel()
 	}
-	q.loads, q.stores = nil, nil
 	q.changed.Broadcast()
+}
+
+// leave takes the session out of the schedule.
+//
+// REQUIRES: it is closed, and none of its jobs runs.
+func (q *queue) leave() {
+	q.all.mu.Lock()
+	defer q.all.mu.Unlock()
+	q.all.rules.Close(q.session)
+	delete(q.all.sessions, q.session)
+	q.all.grantLocked()
 }

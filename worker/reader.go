@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/jobqueue"
 )
 
 // read takes messages until the connection ends. A store or load frame that does
@@ -42,12 +43,6 @@ func (n *session) take(msg any) error {
 	case *connector.StoreBatch:
 		j := n.newJob(m.Job)
 		j.store = m
-		if n.ledgerEpoch() < m.Epoch {
-			// The engine has reset the namespace, or is new: the name of before
-			// must not be this job's.
-			n.namespace.ask()
-		}
-		j.namespace, j.named = n.namespace.known()
 		for i := range m.Parts {
 			p := &m.Parts[i]
 			j.bytes += sizeOf(p.Hashes, p.Blocks) + int64(len(p.BoundaryPuts)*24)
@@ -82,16 +77,9 @@ func sizeOf(hashes []byte, tables [][]byte) int64 {
 }
 
 func (n *session) newJob(id uint64) *job {
-	j := &job{id: id, arrived: time.Now()}
+	j := &job{id: id, arrived: time.Now(), turn: make(chan struct{}, 1)}
 	j.ctx, j.cancel = context.WithCancel(n.ctx)
 	return j
-}
-
-// ledgerEpoch returns the newest epoch of the engine's jobs.
-func (n *session) ledgerEpoch() uint64 {
-	n.ledgerMu.Lock()
-	defer n.ledgerMu.Unlock()
-	return n.ledger.Epoch()
 }
 
 // addStore notes a store job in the ledger and queues it.
@@ -118,11 +106,17 @@ func (n *session) begin(j *job) bool {
 	return true
 }
 
-// add queues a job; a full queue drops the newest.
+// add queues a job; a full queue drops the newest store, or this job.
 func (n *session) add(j *job) error {
-	err := n.queue.add(j)
+	dropped, err := n.queue.add(j)
+	for _, store := range dropped {
+		n.forget(store)
+		if err := n.drop(store, reasonQueueFull); err != nil {
+			return err
+		}
+	}
 	switch {
-	case errors.Is(err, errDuplicate):
+	case errors.Is(err, jobqueue.ErrDuplicate):
 		return n.duplicate(j)
 	case err != nil:
 		n.forget(j)
@@ -135,13 +129,14 @@ func (n *session) add(j *job) error {
 // can't cancel either of them.
 func (n *session) duplicate(j *job) error {
 	j.cancel()
-	return &connector.MalformedError{Type: j.kind(), Err: fmt.Errorf("job %d: %w", j.id, errDuplicate)}
+	return &connector.MalformedError{Type: j.kind(), Err: fmt.Errorf("job %d: %w", j.id, jobqueue.ErrDuplicate)}
 }
 
 // drop answers a job that was not begun. The error is the connection's, which
 // the reader will see for itself.
 func (n *session) drop(j *job, reason string) error {
 	j.cancel()
+	j.waited = time.Since(j.arrived)
 	n.send(j, n.untouched(j, connector.StatusDropped, reason))
 	return nil
 }
@@ -165,6 +160,7 @@ func (n *session) cancel(m *connector.Cancel) {
 		if n.srv.cfg.Faults.IgnoreCancel {
 			j = n.queue.disown(id)
 		} else if j = n.queue.take(id); j != nil {
+			j.waited = time.Since(j.arrived)
 			n.forget(j)
 		}
 		if j != nil {

@@ -33,7 +33,9 @@ func (s *Server) converse(c *conversation, id uint64) error {
 	if err != nil {
 		return s.complain(c, err)
 	}
-	if hello.Protocol != connector.ProtocolVersion {
+	// What a new lookupd takes up has been the same in all protocols: an upgrade of
+	// the daemons costs nobody the store.
+	if hello.Protocol != connector.ProtocolVersion && hello.Role != connector.RoleRecovery {
 		return c.refuse(connector.CodeVersion, fmt.Errorf("protocol %d, this %s speaks %d; use one version of both",
 			hello.Protocol, daemonName, connector.ProtocolVersion))
 	}

@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/jobqueue"
 )
 
 // ErrClosed is returned by Serve after Close.
@@ -16,10 +18,11 @@ var ErrClosed = errors.New("worker: server closed")
 
 // Server serves engine ranks. It is safe for concurrent use.
 type Server struct {
-	cfg     Config
-	cleaner *cleaner
-	stats   counters
-	nextID  atomic.Uint64
+	cfg      Config
+	schedule *schedule
+	cleaner  *cleaner
+	stats    counters
+	nextID   atomic.Uint64
 
 	ctx    context.Context // done on Close
 	cancel context.CancelFunc
@@ -29,10 +32,13 @@ type Server struct {
 		closed  bool
 		conns   map[Conn]struct{}
 		engines int
-		queues  map[*queue]struct{} // of registered engines
 	}
 	serving sync.WaitGroup // ServeConn calls
 }
+
+// sessionsOfBytes is how many sessions may use their QueueBytes up: an engine of
+// eight ranks. More may, but for stores.
+const sessionsOfBytes = 8
 
 // New checks the configuration, with defaults filled in. It starts nothing.
 func New(cfg Config) (*Server, error) {
@@ -43,7 +49,10 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{cfg: cfg, cleaner: newCleaner(cfg.Store, cfg.StoreTimeout, cfg.Log)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.conns = map[Conn]struct{}{}
-	s.mu.queues = map[*queue]struct{}{}
+	s.schedule = newSchedule(jobqueue.Limits{
+		Jobs: cfg.QueueJobs, Bytes: cfg.QueueBytes, Loads: cfg.LoadPipelines, LoadPieces: loadPieces, PassedOver: passedOver,
+		AllBytes: sessionsOfBytes * cfg.QueueBytes,
+	}, cfg.LoadPatience)
 	s.stats.loadJobs.times, s.stats.storeJobs.times = cfg.LoadTimes, cfg.StoreTimes
 	return s, nil
 }

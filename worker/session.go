@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
@@ -16,7 +17,7 @@ import (
 const (
 	reasonMalformed  = "malformed"
 	reasonQueueFull  = "queue_full"
-	reasonStaleEpoch = "stale_epoch"
+	reasonStaleEpoch = "stale_epoch"  // of an older epoch, or of a generation that a reset has ended
 	reasonRetired    = "retired"      // the request was preempted or forgotten
 	reasonCancelled  = "cancelled"    // by the board or a cancel
 	reasonNoStore    = "no_store"     // the store is away
@@ -41,6 +42,7 @@ type session struct {
 	board     Board
 	namespace *namespace
 	queue     *queue
+	pacer     pacer           // the store pipeline's
 	ctx       context.Context // done at the end of the connection
 
 	ledgerMu sync.Mutex
@@ -60,26 +62,27 @@ func (s *Server) serveEngine(c *conversation, hello *connector.Hello, id uint64)
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
-	n := &session{srv: s, talk: c, ctx: ctx, queue: newQueue(s.cfg.QueueJobs, s.cfg.QueueBytes),
-		ledger: connector.NewLedger(connector.MaxLedgerRequests)}
+	n := &session{
+		srv: s, talk: c, ctx: ctx, pacer: pacer{pace: s.cfg.StorePace}, ledger: connector.NewLedger(connector.MaxLedgerRequests),
+	}
 	if err := n.register(reg, fds); err != nil {
 		return c.refuse(refusalCode(err), err)
 	}
 	defer n.unmap()
-	s.watchQueue(n.queue)
-	defer s.unwatchQueue(n.queue)
 	s.cfg.Log.Info("engine registered", "session", id, "pid", c.conn.PeerPID(), "engine", hello.EngineID,
 		"model", reg.Namespace.Model, "blocks", reg.NumBlocks)
 	if err := c.send(n.registered()); err != nil {
 		return err
 	}
 	// The order at the end matters: the reader has ended, so no job is added;
-	// the pipelines are told and waited for; then the memory goes.
-	var pipelines sync.WaitGroup
-	defer pipelines.Wait()
+	// what runs is told and waited for; then the memory goes.
+	var running sync.WaitGroup
+	n.queue = s.schedule.open(func(j *job) { running.Go(func() { n.runOne(j, s.cfg.Pulse.Join()) }) })
+	defer n.queue.leave()
+	defer running.Wait()
 	defer n.queue.close()
 	defer cancel()
-	n.start(&pipelines)
+	running.Go(n.storePipeline)
 	return n.read()
 }
 
@@ -157,8 +160,10 @@ func refusalCode(err error) string {
 
 func (n *session) registered() *connector.Registered {
 	digest := n.rank.spec.Digest()
+	ns, _ := n.namespace.known()
 	return &connector.Registered{
 		Type: connector.TypeRegistered, NamespaceDigest: hex.EncodeToString(digest[:]), StoreReady: n.srv.cfg.StoreReady(),
+		Generation: ns.ResetEpoch,
 	}
 }
 
@@ -171,33 +176,37 @@ func (n *session) unmap() {
 	}
 }
 
-// start runs the pipelines until the queue is closed.
-func (n *session) start(wg *sync.WaitGroup) {
-	for range n.srv.cfg.LoadPipelines {
-		wg.Go(func() { n.pipeline(n.queue.nextLoad, n.runLoad) })
-	}
-	wg.Go(func() { n.pipeline(n.queue.nextStore, n.runStore) })
+// runOne runs a load in its own goroutine, which has a loop of its own: each call
+// to the store and each piece beats.
+func (n *session) runOne(j *job, loop *pulse.Loop) {
+	defer loop.Leave()
+	n.run(j, loop, n.runLoad)
 }
 
-// pipeline runs jobs until the queue is closed. It goes round at every job and
-// every tick; within a job each call to the store and each batch beats.
-func (n *session) pipeline(next func(seen *uint64) (*job, bool), run func(*job) *connector.Result) {
+// storePipeline runs stores one after the other until the queue is closed: a
+// request's next job goes on where its last one ended. It goes round at every job
+// and every tick.
+func (n *session) storePipeline() {
 	loop := n.srv.cfg.Pulse.Join()
 	defer loop.Leave()
 	var seen uint64
 	for {
-		j, open := next(&seen)
+		j, open := n.queue.nextStore(&seen)
 		loop.Beat()
 		if !open {
 			return
 		}
 		if j != nil {
-			j.loop = loop
-			r := run(j)
-			// An engine that is stopped does not read. That is no fault of ours.
-			loop.Await(func() { n.answer(j, r) })
+			n.run(j, loop, n.runStore)
 		}
 	}
+}
+
+func (n *session) run(j *job, loop *pulse.Loop, run func(*job) *connector.Result) {
+	j.loop, j.waited = loop, time.Since(j.arrived)
+	r := run(j)
+	// An engine that is stopped does not read. That is no fault of ours.
+	loop.Await(func() { n.answer(j, r) })
 }
 
 // answer ends a job that ran and sends its result.
@@ -225,7 +234,7 @@ func (n *session) forget(j *job) {
 func (n *session) send(j *job, r *connector.Result) {
 	r.Type, r.Job, r.Kind = connector.TypeResult, j.id, j.kind()
 	r.Micros = time.Since(j.arrived).Microseconds()
-	n.srv.stats.count(r)
+	n.srv.stats.count(r, j.waited)
 	if err := n.talk.send(r); err != nil && !isEnd(err) {
 		n.srv.cfg.Log.Debug("send a result", "job", j.id, "error", err)
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 )
@@ -48,19 +49,19 @@ func (s *Server) Stats() Stats {
 		Dropped: c.dropped.Load(), CorruptChunks: c.corrupt.Load(), AbsentChunks: c.absent.Load(),
 		LoadedBytes: c.loadedBytes.Load(), StoredBytes: c.storedBytes.Load(),
 		MalformedFrames: c.malformed.Load(), RefusedConns: c.refused.Load(), Cancels: c.cancels.Load(),
-		LoadJobs: c.loadJobs.snapshot(), StoreJobs: c.storeJobs.snapshot(), Queues: s.queueStats(), Engines: s.Engines(),
+		LoadJobs: c.loadJobs.snapshot(), StoreJobs: c.storeJobs.snapshot(), Queues: s.schedule.stats(), Engines: s.Engines(),
 	}
 }
 
 // count counts a result.
-func (c *counters) count(r *connector.Result) {
+func (c *counters) count(r *connector.Result, waited time.Duration) {
 	all, failed, cancelled, bytes := &c.stores, &c.storesFailed, &c.storesCancelled, &c.storedBytes
 	jobs := &c.storeJobs
 	if r.Kind == connector.TypeLoad {
 		all, failed, cancelled, bytes = &c.loads, &c.loadsFailed, &c.loadsCancelled, &c.loadedBytes
 		jobs = &c.loadJobs
 	}
-	jobs.count(r)
+	jobs.count(r, waited)
 	all.Add(1)
 	bytes.Add(r.Bytes)
 	switch r.Status {

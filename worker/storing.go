@@ -93,22 +93,12 @@ func (s *storing) run() error {
 	if s.n.isCancelled(s.j) {
 		return errCancelled
 	}
-	s.times.begin()
 	copies, at, err := s.start()
-	s.times.answered(len(s.items))
 	if err != nil {
 		return err
 	}
-	defer s.times.moved()
-	err = s.n.copyAll(s.j, Store, copies, func(from, to int) error {
-		// The last look: between the copies and here the engine may have given the
-		// blocks up, and only its word says what the bytes were.
-		if s.n.isCancelled(s.j) {
-			return errCancelled
-		}
-		return s.publish(copies[from:to], at[from:to])
-	})
-	if err != nil {
+	defer func() { s.times.moved(s.j.waited) }()
+	if err := s.copyAll(copies, at); err != nil {
 		return err
 	}
 	s.settle()
@@ -142,8 +132,15 @@ func (s *storing) settle() {
 	}
 }
 
-// start asks for room. It returns the copies to make and the item of each.
+// start asks for room when no load is under way, which may ask the store as well.
+// It returns the copies to make and the item of each.
 func (s *storing) start() (copies []ShardCopy, at []int, err error) {
+	if !s.n.queue.await(s.j, 0) {
+		return nil, nil, errCancelled
+	}
+	defer s.n.queue.done(s.j)
+	s.times.begin()
+	defer func() { s.times.answered(len(s.items), s.j.waited) }()
 	for from := 0; from < len(s.items); {
 		opts, to := s.call(from)
 		grants, err := s.startPart(opts, from, to)
@@ -204,9 +201,8 @@ func (s *storing) granted(i int, g store.PutGrant) bool {
 	return false
 }
 
-// startPart asks for room under the name that the namespace had when the job
-// arrived, and no other: what was computed before a reset must not be stored
-// after it.
+// startPart asks for room in the generation of the namespace that the job names,
+// and in no other: what was computed before a reset must not be stored after it.
 func (s *storing) startPart(opts store.PutOptions, from, to int) (grants []store.PutGrant, err error) {
 	s.j.loop.Beat()
 	request := make([]store.PutItem, to-from)
@@ -215,17 +211,10 @@ func (s *storing) startPart(opts store.PutOptions, from, to int) (grants []store
 	}
 	ctx, cancel := s.n.srv.storeContext()
 	defer cancel()
-	if !s.j.named {
-		if s.j.namespace, err = s.n.namespace.open(ctx); err != nil {
-			return nil, err
-		}
-		s.j.named = true
+	if s.ns, err = s.n.namespace.of(ctx, s.j.store.Generation); err != nil {
+		return nil, err
 	}
-	s.ns = s.j.namespace
 	grants, err = s.n.srv.cfg.Store.PutStart(ctx, s.ns, opts, request)
-	if errors.Is(err, store.ErrStaleNamespace) {
-		return nil, errors.Join(err, s.n.namespace.renew(ctx, s.ns))
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -11,15 +11,17 @@ type times struct {
 	asked     int // chunks the store was asked for
 	ask, move time.Duration
 	at        time.Time
+	waited    time.Duration // by the job, until at
 }
 
 // begin starts the question to the store.
 func (t *times) begin() { t.at = time.Now() }
 
-// answered ends it, well or not; what follows is moving.
-func (t *times) answered(chunks int) {
+// answered ends it, well or not; what follows is moving. waited is how long the
+// job has waited until now.
+func (t *times) answered(chunks int, waited time.Duration) {
 	now := time.Now()
-	t.asked, t.ask, t.at = chunks, now.Sub(t.at), now
+	t.asked, t.ask, t.at, t.waited = chunks, now.Sub(t.at), now, waited
 }
 
 // fill completes a result, at the job's end. A job that asked nothing leaves it
@@ -31,5 +33,6 @@ func (t *times) fill(r *connector.Result) {
 	r.Asked, r.AskMicros, r.MoveMicros = t.asked, t.ask.Microseconds(), t.move.Microseconds()
 }
 
-// moved ends the copies and their publication.
-func (t *times) moved() { t.move = time.Since(t.at) }
+// moved ends the copies and their publication. What the job waited meanwhile is no
+// part of them.
+func (t *times) moved(waited time.Duration) { t.move = time.Since(t.at) - (waited - t.waited) }

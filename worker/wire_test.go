@@ -307,10 +307,12 @@ func TestRecovery(t *testing.T) {
 			return send([]connector.SegmentInfo{info}, []int{segment})
 		}
 	})
-	for _, kept := range []bool{true, false} {
+	for kept, protocol := range map[bool]int{true: connector.ProtocolVersion + 1, false: connector.ProtocolVersion} {
 		keeps.Store(kept)
 		p := r.dial()
-		p.send(hello(connector.RoleRecovery))
+		h := hello(connector.RoleRecovery)
+		h.Protocol = protocol // a new lookupd may speak another one
+		p.send(h)
 		expect[*connector.Welcome](p)
 		got := expect[*connector.Segments](p)
 		fds, err := p.conn.TakeFDs(got.FDs)

@@ -73,6 +73,7 @@ type LookupdConfig struct {
 	// GRPCNoReflection keeps the gRPC services from describing themselves. Default
 	// false: they do, to those who may call them.
 	GRPCNoReflection bool
+	KVEvents
 }
 
 // WorkerConfig is the configuration of mooncake-worker.
@@ -91,8 +92,14 @@ type WorkerConfig struct {
 	// QueueJobs bounds the jobs that wait, loads and stores each, by engine rank; a job that finds
 	// the queue full is dropped. Default 1024.
 	QueueJobs int
-	// LoadWorkers is how many loads run at a time, by engine rank. Default 2.
+	// LoadWorkers is how many loads are under way at a time, by engine rank: most wait
+	// for the store, or for their turn to copy. As many short ones may be beside them,
+	// and those that wait for a disk are not counted. Default 32.
 	LoadWorkers int
+	// StorePace is the share of the time, in percent, for which the stores of an engine
+	// rank copy at most; what they copy before they publish it shrinks with it, down to
+	// 4 MiB. Default 100: low priority is what keeps them out of the way.
+	StorePace int
 	// BatchBytes bounds what is copied in one go, and checked then. The cancel word
 	// is looked at before every shard.
 	// Default 64MiB.
@@ -130,6 +137,7 @@ func (c *LookupdConfig) SetDefaults(root fs.FS) {
 	if c.LeaseTTL == 0 {
 		c.LeaseTTL = 30 * time.Second
 	}
+	c.KVEvents.setDefaults()
 	if c.DiskDir != "" && c.DiskBytes == 0 {
 		c.DiskBytes = max(4*c.StoreBytes, MinDiskBytes)
 	}
@@ -160,7 +168,7 @@ func (c *LookupdConfig) faults() []error {
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {
 		faults = append(faults, fault("lease_ttl", "%s; want 1s to 1h", c.LeaseTTL))
 	}
-	return append(faults, c.diskFaults()...)
+	return append(append(faults, c.diskFaults()...), c.KVEvents.faults()...)
 }
 
 // diskFaults are those of the disk tier.
@@ -199,7 +207,10 @@ func (c *WorkerConfig) SetDefaults() {
 		c.QueueJobs = 1024
 	}
 	if c.LoadWorkers == 0 {
-		c.LoadWorkers = 2
+		c.LoadWorkers = 32
+	}
+	if c.StorePace == 0 {
+		c.StorePace = 100
 	}
 	if c.BatchBytes == 0 {
 		c.BatchBytes = 64 << 20
@@ -227,8 +238,11 @@ func (c *WorkerConfig) faults() []error {
 	if c.QueueJobs < 1 || c.QueueJobs > 1<<20 {
 		faults = append(faults, fault("queue_jobs", "%d; want 1 to %d", c.QueueJobs, 1<<20))
 	}
-	if c.LoadWorkers < 1 || c.LoadWorkers > 64 {
-		faults = append(faults, fault("load_workers", "%d; want 1 to 64", c.LoadWorkers))
+	if c.LoadWorkers < 1 || c.LoadWorkers > 1024 {
+		faults = append(faults, fault("load_workers", "%d; want 1 to 1024", c.LoadWorkers))
+	}
+	if c.StorePace < 1 || c.StorePace > 100 {
+		faults = append(faults, fault("store_pace", "%d; want 1 to 100 percent", c.StorePace))
 	}
 	if c.BatchBytes < minBatchBytes || c.BatchBytes > 1<<30 {
 		faults = append(faults, fault("batch_bytes", "%s; want %s to 1GiB", c.BatchBytes, Size(minBatchBytes)))

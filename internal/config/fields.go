@@ -163,6 +163,7 @@ func (c *LookupdConfig) Fields() []Field {
 		named(SectionLookupd, "disk_write_bytes_per_s", "256MiB", "`size` of what is written to --disk-dir in a second, at most; chunks beyond are dropped").size(&c.DiskWriteBytesPerS),
 		named(SectionLookupd, "grpc_no_reflection", "false", "do not let the gRPC services on the socket describe themselves to clients like grpcurl").bool(&c.GRPCNoReflection),
 	)
+	fields = append(fields, c.KVEvents.fields()...)
 	return append(fields, c.HTTP.fields(SectionLookupd, "9790")...)
 }
 
@@ -173,7 +174,8 @@ func (c *WorkerConfig) Fields() []Field {
 		named(SectionWorker, "affinity", AffinityAuto, "auto keeps the worker's threads to the cores next to its GPU, off leaves them where they are").text(&c.Affinity),
 		named(SectionWorker, "verify", "false, the engine decides", "compare the checksum of every loaded shard").bool(&c.Verify),
 		named(SectionWorker, "queue_jobs", "1024", "`jobs` that may wait, loads and stores each, by engine rank").number(&c.QueueJobs),
-		named(SectionWorker, "load_workers", "2", "`loads` that run at a time, by engine rank").number(&c.LoadWorkers),
+		named(SectionWorker, "load_workers", "32", "`loads` under way at a time, by engine rank, and as many short ones; those that wait for a disk are not counted").number(&c.LoadWorkers),
+		named(SectionWorker, "store_pace", "100", "`percent` of the time for which an engine rank's stores copy at most; batches of stores shrink with it, down to 4 MiB").number(&c.StorePace),
 		named(SectionWorker, "batch_bytes", "64MiB", "`size` of what is copied in one go").size(&c.BatchBytes),
 	)
 	return append(fields, c.HTTP.fields(SectionWorker, "9791 and up")...)

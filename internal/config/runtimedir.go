@@ -21,6 +21,9 @@ const dirName = "mooncake-sidecar"
 const (
 	// LookupdSocket takes the sessions of mooncake-lookupd.
 	LookupdSocket = "lookupd.sock"
+	// EventsSocket and EventsReplaySocket are those of EventsLocal.
+	EventsSocket       = "kv-events.sock"
+	EventsReplaySocket = "kv-events-replay.sock"
 	// StoreSocket takes the gRPC calls of the store.
 	StoreSocket = "store.sock"
 	// CallsSocket takes the same calls from workers, over internal/unary.

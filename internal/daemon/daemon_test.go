@@ -167,11 +167,17 @@ func engine(t *testing.T, dir, lookupPath string) (*unixmsg.Conn, *connector.Reg
 // put stores chunks of one shard each.
 func put(t *testing.T, chunks *client.Client, blob []byte) {
 	t.Helper()
+	putAs(t, chunks, spec(), blob)
+}
+
+// putAs is put for a namespace.
+func putAs(t *testing.T, chunks *client.Client, spec *kv.NamespaceSpec, blob []byte) {
+	t.Helper()
 	hashes, err := kv.NewHashBlob(blob, 16)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ns, err := chunks.OpenNamespace(t.Context(), spec())
+	ns, err := chunks.OpenNamespace(t.Context(), spec)
 	if err != nil {
 		t.Fatal(err)
 	}

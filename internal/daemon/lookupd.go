@@ -104,6 +104,12 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	}
 	ops.registry.AddMissRatio(misses.points)
 	background.Go(func() { misses.run(ctx, func() uint64 { return master.Stats().CapacityBytes }) })
+	events, err := publishEvents(ctx, cfg, dir, master, tier, transport, &background, log)
+	if err != nil {
+		return err
+	}
+	defer events.close(log)
+	ops.registry.AddEvents(events.stats, func() uint64 { return master.Stats().Changes })
 	server := lookupd.New(lookupd.Config{
 		Catalog:     catalog{master},
 		Listen:      lookupSockets(transport),
@@ -115,8 +121,10 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		OnBusy:      idle.sessions,
 		Took:        ops.registry.LookupTimes(),
 		Sampler:     misses.tap,
+		Events:      events.streamOf,
 		Log:         log,
 	})
+	master.OnReset(server.NamespaceReset)
 	ops.registry.AddLookupd(server.Stats)
 	service := embedded.NewService(master, func() map[string]uint64 { return lookupCounters(server.Stats()) })
 	people := &operators{

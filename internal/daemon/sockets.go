@@ -88,9 +88,9 @@ func lookupSockets(transport *zmqx.Transport) lookupd.ListenFunc {
 		switch {
 		case err == nil:
 			return r, nil
-		case errors.Is(err, zmqx.ErrAddressInUse):
+		case errors.Is(err, zmqx.ErrAddressInUse), errors.Is(err, zmqx.ErrNotSocket):
 			return nil, fmt.Errorf("%w: %w", lookupd.ErrPathTaken, err)
-		case errors.Is(err, zmqx.ErrBadPath), errors.Is(err, zmqx.ErrNotSocket):
+		case errors.Is(err, zmqx.ErrBadPath):
 			return nil, fmt.Errorf("%w: %w", lookupd.ErrBadPath, err)
 		}
 		return nil, err
@@ -99,11 +99,11 @@ func lookupSockets(transport *zmqx.Transport) lookupd.ListenFunc {
 
 // adoptChannel makes a lookup channel of an engine's descriptor.
 func adoptChannel(fd int) (lookupd.Channel, error) {
-	sock, err := unixmsg.Adopt(fd)
+	stream, err := unixmsg.AdoptStream(fd)
 	if err != nil {
-		return nil, err // not a nil *UnixConn in an interface
+		return nil, err // not a nil *Stream in an interface
 	}
-	return sock, nil
+	return stream, nil
 }
 
 // ownListener is a Unix socket that takes only peers of our own user, and root.

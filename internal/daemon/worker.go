@@ -58,7 +58,10 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	defer ops.close() //nolint:contextcheck // ctx is over by then
 
 	placeWorker(cfg, log)
-	background, cores := new(proc.Background), runtime.GOMAXPROCS(0) // background work will add to these
+	background := &proc.Background{Refused: func(err error) {
+		log.Warn("stores run at the priority of everything else: it can't be lowered here", "error", err)
+	}}
+	cores := runtime.GOMAXPROCS(0) // background work will add to these
 	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
 	chunks, closeStore, err := connectStore(dir, background.Run, log)
 	if err != nil {
@@ -84,8 +87,8 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 		KeptSegments:  keptBy(chunks),
 		OnSessions:    idle.sessions,
 		Pulse:         sup.pulse,
-		LoadTimes:     worker.JobTimes{Took: loadTimes.Took, Ask: loadTimes.Ask, Move: loadTimes.Move},
-		StoreTimes:    worker.JobTimes{Took: storeTimes.Took, Ask: storeTimes.Ask, Move: storeTimes.Move},
+		LoadTimes:     worker.JobTimes{Took: loadTimes.Took, Ask: loadTimes.Ask, Move: loadTimes.Move, Wait: loadTimes.Wait},
+		StoreTimes:    worker.JobTimes{Took: storeTimes.Took, Ask: storeTimes.Ask, Move: storeTimes.Move, Wait: storeTimes.Wait},
 		Log:           log,
 		Version:       version.Version,
 		PID:           os.Getpid(),
@@ -93,6 +96,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 		Verify:        cfg.Verify,
 		LoadPipelines: cfg.LoadWorkers,
 		QueueJobs:     cfg.QueueJobs,
+		StorePace:     cfg.StorePace,
 		BatchBytes:    int(cfg.BatchBytes),
 		Faults:        injected,
 	})
@@ -106,7 +110,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	closeOnEnd := context.AfterFunc(ctx, func() { _ = sessions.Close() }) // Serve reports it
 	defer closeOnEnd()
 	log.Info("mooncake-worker is ready", "runtime_dir", dir, "device", cfg.Device, "version", version.Version, "pid", os.Getpid(),
-		"load_workers", cfg.LoadWorkers, "queue_jobs", cfg.QueueJobs, "batch_bytes", cfg.BatchBytes.String(),
+		"load_workers", cfg.LoadWorkers, "queue_jobs", cfg.QueueJobs, "batch_bytes", cfg.BatchBytes.String(), "store_pace", cfg.StorePace,
 		"autostarted", cfg.Autostarted, "linger", cfg.Linger)
 	ops.serving(ctx)
 	sup.Ready("device " + cfg.Device)

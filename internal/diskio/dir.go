@@ -71,14 +71,16 @@ func (f *file) ReadAt(p []byte, at int64) (int, error) {
 	return n, err
 }
 
-func (f *file) WriteAt(p []byte, at int64) (int, error) {
-	n, err := f.f.WriteAt(p, at)
-	if f.cached.Load() && n > 0 {
-		// Only what was written back can be forgotten.
-		_ = unix.SyncFileRange(int(f.f.Fd()), at, int64(n),
-			unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER) // else it stays cached
-		f.forget(at, n)
-	}
+func (f *file) WriteAt(p []byte, at int64) (n int, err error) {
+	behindReads(func() {
+		n, err = f.f.WriteAt(p, at)
+		if f.cached.Load() && n > 0 {
+			// Only what was written back can be forgotten.
+			_ = unix.SyncFileRange(int(f.f.Fd()), at, int64(n),
+				unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER) // else it stays cached
+			f.forget(at, n)
+		}
+	})
 	return n, err
 }
 

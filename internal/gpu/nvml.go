@@ -4,8 +4,11 @@ package gpu
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math/bits"
+	"sync"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -24,7 +27,25 @@ const (
 type Driver struct {
 	// open returns the library, its functions resolved.
 	open func() (nvml.Interface, error)
+
+	mu    sync.Mutex
+	asked *question // under way; guarded by mu
 }
+
+// question is asked in a goroutine of its own, as the library's calls can't be
+// interrupted.
+type question struct {
+	done chan struct{} // closed with the answer
+	gpus []topology.DriverGPU
+	err  error
+}
+
+// ErrSilent reports a driver that does not answer.
+var ErrSilent = errors.New("the GPU driver does not answer")
+
+// answerLimit is several times what a driver takes to wake eight GPUs that nobody
+// used.
+const answerLimit = 20 * time.Second
 
 var _ topology.Driver = (*Driver)(nil)
 
@@ -41,8 +62,37 @@ func fromLibrary(path string) *Driver {
 }
 
 // GPUs implements topology.Driver. The driver may take seconds to wake GPUs that
-// nobody used.
+// nobody used. A broken one may take for ever: the question is left behind then,
+// with its thread, and who asks again waits for the answer to that one. (A child
+// process that asks could be left behind as well, but no better be ended: a call
+// that hangs does so in the kernel.)
 func (d *Driver) GPUs() ([]topology.DriverGPU, error) {
+	d.mu.Lock()
+	q := d.asked
+	if q == nil {
+		q = &question{done: make(chan struct{})}
+		d.asked = q
+		go func() {
+			q.gpus, q.err = d.ask()
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			d.asked = nil
+			close(q.done)
+		}()
+	}
+	d.mu.Unlock()
+	timer := time.NewTimer(answerLimit)
+	defer timer.Stop()
+	select {
+	case <-q.done:
+		return q.gpus, q.err
+	case <-timer.C:
+		return nil, fmt.Errorf("%w within %v (NVML): does nvidia-smi answer? If not, the driver or a GPU is broken; the kernel's log (dmesg, NVRM) says more", ErrSilent, answerLimit)
+	}
+}
+
+// ask asks the library.
+func (d *Driver) ask() ([]topology.DriverGPU, error) {
 	library, err := d.open()
 	if err != nil {
 		return nil, err

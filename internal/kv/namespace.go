@@ -56,9 +56,9 @@ type NamespaceSpec struct {
 	Model string `msgpack:"model" json:"model"`
 	// Revision is the hub revision, empty for none.
 	Revision string `msgpack:"revision" json:"revision"`
-	// Fingerprint tells two checkpoints at one path apart: a digest over names,
-	// sizes and modification times of the weight files. Empty when the engine
-	// can't tell.
+	// Fingerprint tells two checkpoints at one path apart, and engines that compute
+	// other numbers from one: a digest over the state of the model's files and the
+	// settings that matter. Empty when the engine can't tell.
 	Fingerprint string `msgpack:"fingerprint" json:"fingerprint"`
 	// CachePrefix is the user's cache_prefix.
 	CachePrefix string `msgpack:"cache_prefix" json:"cache_prefix"`
@@ -90,6 +90,11 @@ type NamespaceSpec struct {
 	DCP int `msgpack:"dcp" json:"dcp"`
 	// Groups are the store groups.
 	Groups []GroupSpec `msgpack:"groups" json:"groups"`
+	// KeySpace, if not empty, says that the shards are also objects of the in-tree
+	// connector (compat_keys): it is what all of their keys begin with, see
+	// KeyPrefix. Model is then the base name alone, and Revision and Fingerprint are
+	// empty, because the keys leave them out.
+	KeySpace string `msgpack:"key_space,omitempty" json:"key_space,omitempty"`
 }
 
 // MaxShards is the largest number of shards of a chunk.
@@ -106,7 +111,7 @@ const (
 // Validate reports the first thing about the spec that can't be served, naming
 // the field and what would be right.
 func (s *NamespaceSpec) Validate() error {
-	for _, text := range []string{s.Model, s.Revision, s.Fingerprint, s.CachePrefix, s.Dtype, s.Layout, s.HashAlgorithm} {
+	for _, text := range []string{s.Model, s.Revision, s.Fingerprint, s.CachePrefix, s.Dtype, s.Layout, s.HashAlgorithm, s.KeySpace} {
 		if len(text) > maxTextBytes {
 			return fmt.Errorf("namespace: a text field of %d bytes, at most %d are accepted", len(text), maxTextBytes)
 		}
@@ -145,6 +150,9 @@ func (s *NamespaceSpec) Validate() error {
 		if n < 1 || n > 4096 {
 			return fmt.Errorf("namespace: %s is %d, want 1 to 4096", name, n)
 		}
+	}
+	if s.KeySpace != "" {
+		return s.validateKeys()
 	}
 	return nil
 }

@@ -34,17 +34,21 @@ func ModelBaseName(model string) string {
 // Prefix returns the key of a rank's shard in a group up to the hash. In a
 // TP-shared layout ranks.TP is the shard.
 func (s PoolKeySpace) Prefix(ranks RankNamespace, group int) string {
-	return fmt.Sprintf("%s@tp_rank:%d@pcp%d@dcp%d@pp_rank:%d@group:%d",
-		s.common(), ranks.TP, ranks.PCP, ranks.DCP, ranks.PP, group)
+	return keyPrefix(s.Common(), ranks, group)
+}
+
+func keyPrefix(common string, ranks RankNamespace, group int) string {
+	return fmt.Sprintf("%s@tp_rank:%d@pcp%d@dcp%d@pp_rank:%d@group:%d", common, ranks.TP, ranks.PCP, ranks.DCP, ranks.PP, group)
 }
 
 // LifecycleGroup returns the in-tree connector's Mooncake group id of a chunk
 // hash: the shards and KV-cache groups of one prefix live and die together.
 func (s PoolKeySpace) LifecycleGroup(hash []byte) string {
-	return "vllm-mooncake-store:" + s.common() + "@" + hex.EncodeToString(hash)
+	return "vllm-mooncake-store:" + s.Common() + "@" + hex.EncodeToString(hash)
 }
 
-func (s PoolKeySpace) common() string {
+// Common returns what all keys begin with: a namespace's KeySpace.
+func (s PoolKeySpace) Common() string {
 	if s.CachePrefix == "" {
 		return s.ModelName + s.StoreNamespace
 	}

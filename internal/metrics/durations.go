@@ -37,15 +37,16 @@ func (r *Registry) LookupTimes() prometheus.Observer {
 }
 
 // JobTimes count how long a worker's jobs of a kind took.
-type JobTimes struct{ Took, Ask, Move prometheus.Observer }
+type JobTimes struct{ Took, Ask, Move, Wait prometheus.Observer }
 
 // JobTimes registers the histograms of jobs and returns what counts in them.
 func (r *Registry) JobTimes() (load, store JobTimes) {
 	took := r.durations("worker_job_duration_seconds", "Time from a job's arrival to its result.", operation)
 	ask := r.durations("worker_store_call_duration_seconds", "Part of it that the store took to answer.", operation)
 	move := r.durations("worker_copy_duration_seconds", "Part of it that copying took, publication included.", operation)
+	wait := r.durations("worker_wait_duration_seconds", "Part of it that the job waited to begin and for its turns to copy, and that a store rested.", operation)
 	of := func(label string) JobTimes {
-		return JobTimes{Took: took.WithLabelValues(label), Ask: ask.WithLabelValues(label), Move: move.WithLabelValues(label)}
+		return JobTimes{Took: took.WithLabelValues(label), Ask: ask.WithLabelValues(label), Move: move.WithLabelValues(label), Wait: wait.WithLabelValues(label)}
 	}
 	return of(operationLoad), of(operationStore)
 }

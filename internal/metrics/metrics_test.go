@@ -20,6 +20,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/internal/missratio"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
+	"github.com/mooncake-sidecar/sidecar/lookupd/events"
 	"github.com/mooncake-sidecar/sidecar/store/disk"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/worker"
@@ -50,6 +51,12 @@ func registries() map[string]*Registry {
 	l.AddMissRatio(func() []missratio.Point {
 		return []missratio.Point{{Factor: 0.5, HitRatio: math.NaN()}, {Factor: 1, Chunks: 100, Hits: 44, HitRatio: 0.44}, {Factor: 2, Chunks: 100, Hits: 61, HitRatio: 0.61}}
 	})
+	l.AddEvents(func() (events.Stats, bool) {
+		return events.Stats{
+			Events:  map[events.EventKind]uint64{{Kind: events.Stored, Medium: "CPU"}: 7, {Kind: events.Cleared}: 1},
+			Batches: 3, Announcements: map[events.Reason]uint64{events.Reset: 1}, Told: 9,
+		}, true
+	}, func() uint64 { return 12 })
 	l.StoreCallTimes("get")("get", time.Millisecond)
 	read, _ := l.DiskTimes()
 	read(3 * time.Millisecond)
@@ -102,6 +109,8 @@ func TestScrape(t *testing.T) {
 		`mooncake_sidecar_store_disk_queue_bytes{direction="down"} 8`, `mooncake_sidecar_store_migrated_chunks_total{direction="down",result="lost"} 1`,
 		`mooncake_sidecar_store_miss_ratio{memory="2x"} 0.39`, `mooncake_sidecar_store_curve_hits_total{memory="1x"} 44`,
 		`mooncake_sidecar_store_eviction_policy_info{policy="lru"} 1`, `mooncake_sidecar_store_call_duration_seconds_count{call="get"} 1`,
+		`mooncake_sidecar_kv_events_blocks_total{event="BlockStored",medium="CPU"} 7`, `mooncake_sidecar_kv_events_behind_changes 3`,
+		`mooncake_sidecar_kv_events_announcements_total{reason="reset"} 1`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)

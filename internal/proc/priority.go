@@ -18,6 +18,11 @@ const lowestNice = 19
 // Background runs work that nobody waits for. The zero value works; a process has
 // one.
 type Background struct {
+	// Refused, when not nil, is told once, with the first error, that the priority
+	// could not be lowered: the work runs all the same.
+	Refused func(error)
+	refused sync.Once
+
 	mu sync.Mutex // makes a change of the number of processors one step
 }
 
@@ -38,8 +43,10 @@ func (b *Background) Run(work func()) {
 		runtime.LockOSThread() // and no unlock: the thread ends with the goroutine
 		// The kernel answers 20 minus the nice value, so that no answer is negative.
 		if kernel, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid()); err == nil {
-			// A lower priority is a wish.
-			_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), min(20-kernel+BackgroundNice, lowestNice))
+			err = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), min(20-kernel+BackgroundNice, lowestNice))
+			if err != nil && b.Refused != nil { // a sandbox; a lower priority needs no right
+				b.refused.Do(func() { b.Refused(err) })
+			}
 		}
 		work()
 	}()

@@ -12,6 +12,9 @@ import (
 // goroutine that comes to run later.
 func TestBackgroundLowersTheWorkAlone(t *testing.T) {
 	nice := func() int {
+		// Between the two calls another thread may take the goroutine up, and lower the first.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		kernel, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid())
 		if err != nil {
 			t.Error(err)

@@ -88,12 +88,13 @@ class StoreBatch:
             self._blocks.append(blocks)
             self._bytes += 4 * len(blocks)
 
-    def command(self, epoch: int) -> JobCommand:
+    def command(self, epoch: int, generation: int) -> JobCommand:
         """The job, complete."""
         first, more = self._requests[0], len(self._requests) - 1
         frame = msg.StoreBatch(
             job=self.job,
             epoch=epoch,
+            generation=generation,
             event=-1,
             reqs=self._requests,
             groups=self._groups,

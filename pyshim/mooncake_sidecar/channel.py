@@ -9,17 +9,20 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mooncake_sidecar.outgoing import Outgoing
 
 _U32 = struct.Struct(">I")
 _LONGEST_ANSWER = 64 << 10
 _RECEIVE_BYTES = 4096
+# Room for the hashes of a long question: one that does not fit is sent in two
+# turns, and costs both ends another change of threads.
+_SEND_BUFFER_BYTES = 1 << 20
 _MAX_UNSENT_BYTES = 64 << 20
 MAX_FRAMES = 1 << 12
 """The most frames of one message."""
-# The answers to a ping and a reset. To any other question, NO says that it can't be served.
+# The answers to a ping. To any other question, NO says that it can't be served.
 YES, NO = [b"\1"], [b"\0"]
 
 
@@ -63,6 +66,8 @@ class Channel:
         """
         # Whatever default timeout some library has set: with one, Python waits before each call.
         sock.setblocking(True)
+        # The kernel gives what its limit allows (net.core.wmem_max).
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
         self._sock = sock
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)
@@ -76,15 +81,17 @@ class Channel:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return cls(ours), theirs
 
-    def send(self, message: bytes) -> None:
-        """Send what the socket takes; the rest goes with what is received or sent next.
+    def send(self, *parts: bytes) -> None:
+        """Send what the socket takes of a message; the rest goes with what is received or sent next.
 
         Raises:
             ChannelError: the peer has gone, or has not read for very long.
         """
-        if self._unsent.bytes and self._unsent.bytes + len(message) > _MAX_UNSENT_BYTES:
+        unsent = self._unsent
+        if unsent.bytes and unsent.bytes + sum(map(len, parts)) > _MAX_UNSENT_BYTES:
             raise ChannelError("mooncake-lookupd does not read")
-        self._unsent.push(message)
+        for part in parts:
+            unsent.push(part)
         self._flush()
 
     def receive(self, seconds: float = 0.0) -> list[list[bytes]]:
@@ -117,10 +124,22 @@ class Channel:
             if len(data) < _RECEIVE_BYTES:
                 return found
 
-    def await_status(self, seconds: float, behind: int = 0) -> bool | None:
-        """Wait for the answer to a ping or a reset; what else comes is dropped. None: it has not come in that time.
+    def await_status(self, seconds: float) -> bool | None:
+        """Wait for the answer to a ping; what else comes is dropped. None: it has not come in that time.
+
+        Raises:
+            ChannelError: as ``receive``.
+        """
+        answer = self.await_answer(seconds, lambda frames: frames in (YES, NO))
+        return None if answer is None else answer == YES
+
+    def await_answer(
+        self, seconds: float, wanted: Callable[[list[bytes]], bool], behind: int = 0
+    ) -> list[bytes] | None:
+        """Wait for an answer; what else comes is dropped. None: it has not come in that time.
 
         Args:
+            wanted: whether it is one of those that the question may have.
             behind: questions of before that have not been answered: their answers come first.
 
         Raises:
@@ -130,8 +149,8 @@ class Channel:
         while (left := deadline - time.monotonic()) > 0:
             for frames in self.receive(left):
                 behind -= 1
-                if behind < 0 and frames in (YES, NO):
-                    return frames == YES
+                if behind < 0 and wanted(frames):
+                    return frames
         return None
 
     def close(self) -> None:

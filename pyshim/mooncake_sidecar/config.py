@@ -144,6 +144,9 @@ class Settings:
     prefill_tp_sizes: tuple[int, ...] = ()
     """The tensor-parallel sizes of the engines that are to share, for enable_store_tp_lcm."""
     # Ours.
+    compat_keys: bool = False
+    """Name shards by the in-tree connector's keys, so that engines with that connector can share them. The keys leave
+    much out that a namespace has; a warning at start says what."""
     runtime_dir: str = ""
     """Where the sockets are; empty: the default place."""
     store_bytes: int | None = None
@@ -173,6 +176,8 @@ class Settings:
     otherwise."""
     binaries_dir: str = ""
     """Where the daemons' programs are; empty: in the package, then in PATH."""
+    enable_kv_events: bool = False
+    """Pass lookupd's KV events on through vLLM's own stream (--kv-events-config); see docs/events.md."""
     log_level: str = "info"
     """Log level of autostarted daemons."""
     ignored: tuple[str, ...] = field(default=())
@@ -194,6 +199,7 @@ _PARSERS: dict[str, Any] = {
     "store_tp_size": lambda v, k: _integer(v, k, 1, MAX_STORE_TP),
     "enable_store_tp_lcm": parse_bool,
     "prefill_tp_sizes": parse_sizes,
+    "compat_keys": parse_bool,
     "runtime_dir": lambda v, k: os.path.expanduser(_text(v, k)),
     "store_bytes": parse_size,
     "lookup_timeout_ms": lambda v, k: _integer(v, k, 1, 10_000),
@@ -207,6 +213,7 @@ _PARSERS: dict[str, Any] = {
     "store_ttl_s": _whole_seconds,
     "store_pin": _pin,
     "binaries_dir": lambda v, k: os.path.expanduser(_text(v, k)),
+    "enable_kv_events": parse_bool,
     "log_level": _text,
 }
 
@@ -253,6 +260,11 @@ def parse(extra: Mapping[str, Any] | None) -> Settings:
                 f"a chunk has {MAX_STORE_TP} shards at most"
             )
     ignored = tuple(sorted(key for key in extra if key in _WITHOUT_EFFECT))
+    if values.get("compat_keys") and str(extra.get("enable_cross_layers_blocks")).strip().lower() == "true":
+        raise ValueError(
+            "compat_keys and enable_cross_layers_blocks are both true, but objects would have their layers in another "
+            "order there than here. Leave enable_cross_layers_blocks out on every engine of the fleet"
+        )
     return Settings(**values, ignored=ignored)
 
 

@@ -19,7 +19,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from mooncake_sidecar import config, namespace, version
+from mooncake_sidecar import compat, config, namespace, version
 
 version.check(KVConnectorBase_V1, vllm.__version__)
 
@@ -27,7 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes  # noqa: E402
 from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: E402
 
-from mooncake_sidecar import daemons, paths  # noqa: E402
+from mooncake_sidecar import daemons, events, paths  # noqa: E402
 from mooncake_sidecar.hostmem import MemfdAllocation  # noqa: E402
 from mooncake_sidecar.layout import UnsupportedLayout  # noqa: E402
 from mooncake_sidecar.lookup import LookupClient  # noqa: E402
@@ -76,6 +76,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._settings.cache_prefix,
             resolve_kv_cache_block_sizes(kv_cache_config, vllm_config),
             self._settings.shards_wanted,
+            compat_keys=self._settings.compat_keys,
         )
         self._engine_id = transfer.engine_id
         self._epoch = time.time_ns()
@@ -86,11 +87,15 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         self._registrar: Registrar | None = None
         self._maintainer: Maintainer | None = None
         self._lookup: LookupClient | None = None
+        self._events: events.Ledger | None = None
+        self._follower: events.Follower | None = None
         self._counted = (0, 0, 0)
         self._allocation: MemfdAllocation | None = None
         self._closed = False
         if role == KVConnectorRole.SCHEDULER:
             config.warn_ignored(self._settings)
+            if self._settings.compat_keys:
+                logger.warning(compat.warning(self._geometry.spec, vllm_config))
             self._start_scheduler()
 
     # ---- scheduler role ----
@@ -135,8 +140,22 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             pin=PINS[settings.store_pin],
             count=self._stats.add,
         )
+        self._pass_events_on()
         self._registrar.start()
         self._registrar.first_attempt.wait(_SCHEDULER_WAITS_S)
+
+    def _pass_events_on(self) -> None:
+        if not self._settings.enable_kv_events:
+            return
+        wanted = self._vllm_config.kv_events_config
+        if wanted is None or not wanted.enable_kv_cache_events:
+            logger.warning("enable_kv_events does nothing without vLLM's own stream: set --kv-events-config too")
+            return
+        self._events, self._follower = events.relay(self._geometry.store_group_ids, self._geometry.spec.groups)
+        follow = self._follower.follow
+        self._registrar.on_registered = lambda answer: follow(
+            answer.events_endpoint, answer.events_replay, answer.events_topic
+        )
 
     @property
     def requires_kv_delivery(self) -> bool:
@@ -189,7 +208,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler.reset() if self._scheduler is not None else None
 
     def take_events(self) -> Iterable[Any]:
-        return ()
+        return self._events.take() if self._events is not None else ()
 
     # ---- worker role ----
 
@@ -329,5 +348,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._allocation.close()
         if self._registrar is not None:
             self._registrar.stop()
+        if self._follower is not None:
+            self._follower.close()
         if self._lookup is not None:
             self._lookup.close()

@@ -46,7 +46,8 @@ class Daemon:
 def lookupd(directory: str, settings: Settings) -> Daemon:
     """The node's lookup server and store."""
     size = () if settings.store_bytes is None else ("--store-bytes", str(settings.store_bytes))
-    arguments = ("--runtime-dir", directory, *size, *_common(settings))
+    events = ("--kv-events-endpoint", "local") if settings.enable_kv_events else ()
+    arguments = ("--runtime-dir", directory, *size, *events, *_common(settings))
     return Daemon(LOOKUPD, paths.lookupd_socket(directory), arguments, os.path.join(directory, f"{LOOKUPD}.log"))
 
 

@@ -49,10 +49,12 @@ class JobCommand:
 
 @dataclass(slots=True)
 class Numbering:
-    """Ids of jobs, shared by loads and stores, and the epoch that they are of."""
+    """Ids of jobs, shared by loads and stores, and what they are of."""
 
     epoch: int
     last: int = 0
+    generation: int | None = None
+    """The namespace's that store jobs are of, None before the first is known. With each, a new epoch begins."""
 
     def take(self) -> int:
         """The next job's id."""

@@ -149,9 +149,14 @@ class Link:
         return True
 
     def notify(self, message: msg._Message) -> None:
-        """Send a message that has no answer; it is dropped when the daemon does not read."""
-        if self.healthy:
-            self._enqueue(pack(msg.encode(message)))
+        """Send a message that has no answer, to a daemon that takes no jobs at present as well.
+
+        It is of requests that have ended: a daemon that did not hear of one would keep its
+        run, and take the next of that name for the same. Jobs leave room for it.
+        """
+        frame = pack(msg.encode(message))
+        if self._sock is not None and len(frame) + self._outgoing.bytes <= 2 * MAX_OUTGOING_BYTES:
+            self._enqueue(frame)
 
     def pump(self, now: float) -> list[Outcome]:
         """Send and receive what is possible, enforce the deadlines, return what has ended."""

@@ -13,18 +13,23 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from mooncake_sidecar.channel import MAX_FRAMES, NO, Channel, ChannelError, pack_message
+from mooncake_sidecar.channel import MAX_FRAMES, NO, YES, Channel, ChannelError, pack_message
 from mooncake_sidecar.ids import wire_id
 
 logger = logging.getLogger("vllm.mooncake_sidecar.lookup")
 
 _TAG = b"lookup2"
-_U32, _U16, _U64 = struct.Struct(">I"), struct.Struct(">H"), struct.Struct(">Q")
+_U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
+# A question as pack_message makes it, up to its hashes, and the last frame: each frame behind its length.
+_HEAD = struct.Struct(f">II{len(_TAG)}sIIIHI")
+_SEQUENCE = struct.Struct(">IQ")
 _PAIR = struct.Struct(">II")
 _TRAILER = struct.Struct(">QB")
 _TIER = struct.Struct(">BI")
 _MAX_TIERS = 16
 _PENDING = 1
+_SEGMENT_SHIFT = 32
+"""A generation's upper bits name the segment that it is of."""
 _MAX_TAILS = 64
 _MAX_RELEASES = 1 << 16
 ASYNC_DEADLINE_S = 1.0
@@ -80,6 +85,11 @@ def decode_answer(payload: bytes, tiers: bytes = b"", hashes: bytes = b"") -> Hi
     )
 
 
+def _is_reset(frames: list[bytes]) -> bool:
+    """Whether it is an answer to a reset2."""
+    return frames == NO or (len(frames) == 2 and frames[:1] == YES and len(frames[1]) == _U64.size)
+
+
 @dataclass(slots=True)
 class _Asked:
     sequence: int
@@ -92,7 +102,7 @@ class _Asked:
 
 
 class LookupClient:
-    """Used by the scheduler's thread, except for ``mark_up`` and ``mark_down``."""
+    """Used by the scheduler's thread, except for ``mark_up``, ``mark_down`` and ``heard``."""
 
     def __init__(
         self,
@@ -116,6 +126,8 @@ class LookupClient:
         self._releases: deque[str] = deque(maxlen=_MAX_RELEASES)
         self._up = threading.Event()
         self.on_down = lambda: None
+        self.generation: int | None = None
+        """Of the namespace, the newest that lookupd has told of; written under ``_handover``, read without."""
         self._sequence = 0
         self._asked: dict[str, _Asked] = {}
         self._by_sequence: dict[int, str] = {}
@@ -135,6 +147,13 @@ class LookupClient:
         if stale is not None:
             stale.close()
         self._up.set()
+
+    def heard(self, generation: int) -> None:
+        """From any thread: lookupd has told of a generation of the namespace. An older one of the same segment is late news."""
+        with self._handover:
+            known = self.generation
+            if known is None or known >> _SEGMENT_SHIFT != generation >> _SEGMENT_SHIFT or generation > known:
+                self.generation = generation
 
     def mark_down(self) -> None:
         """Stop asking. Safe from any thread."""
@@ -183,6 +202,7 @@ class LookupClient:
     def reset(self) -> bool:
         """Have the namespace's chunks dropped; False when that is not certain within the deadline.
 
+        ``generation`` is at least the one that this has begun, then.
         Answers to what was asked before count no more, those under way included.
         The engine's core waits here, for RESET_DEADLINE_S at most.
         """
@@ -190,20 +210,22 @@ class LookupClient:
         self._by_sequence.clear()
         if not self._up.is_set():
             return False
-        answer = None
         try:
             channel = self._open()
-            channel.send(pack_message([b"reset"]))
-            answer = channel.await_status(RESET_DEADLINE_S, behind=len(self._underway))
+            channel.send(pack_message([b"reset2"]))
+            answer = channel.await_answer(RESET_DEADLINE_S, _is_reset, behind=len(self._underway))
             self._underway.clear()
-            reason = "reset was refused" if answer is False else f"reset was not answered within {RESET_DEADLINE_S:g} s"
+            if answer is not None and answer != NO:
+                self.heard(_U64.unpack(answer[1])[0])
+                return True
+            late = f"reset was not answered within {RESET_DEADLINE_S:g} s"
+            reason = late if answer is None else "reset was refused"
         except ChannelError as error:
             reason = f"reset failed: {error}"
-        if not answer:
-            # With this channel goes what may still come on it: a late answer
-            # would be taken for that of another reset.
-            self._fail(reason)
-        return bool(answer)
+        # With this channel goes what may still come on it: a late answer would be
+        # taken for that of another reset.
+        self._fail(reason)
+        return False
 
     def close(self) -> None:
         """Close the channels; no thread may be using the client."""
@@ -247,18 +269,14 @@ class LookupClient:
         self._sequence += 1
         self.counters.lookups += 1
         blob = b"".join(hashes)
+        name = wire_id(request_id).encode()
         entry = _Asked(self._sequence, num_tokens, began, deadline, blob)
+        body = _HEAD.size - _U32.size + len(blob) + _U32.size + len(name) + _SEQUENCE.size
+        hash_len = len(hashes[0]) if hashes else 0
         channel.send(
-            pack_message(
-                [
-                    _TAG,
-                    _U32.pack(num_tokens),
-                    _U16.pack(len(hashes[0]) if hashes else 0),
-                    blob,
-                    wire_id(request_id).encode(),
-                    _U64.pack(self._sequence),
-                ]
-            )
+            _HEAD.pack(body, len(_TAG), _TAG, 4, num_tokens, 2, hash_len, len(blob)),
+            blob,
+            b"".join((_U32.pack(len(name)), name, _SEQUENCE.pack(_U64.size, self._sequence))),
         )
         self._asked[request_id] = entry
         self._by_sequence[self._sequence] = request_id

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 ROLE_WORKER = "worker_shim"
 ROLE_SCHEDULER = "scheduler_shim"
@@ -74,6 +74,7 @@ class NamespaceSpec(msgspec.Struct):
     pcp: int
     dcp: int
     groups: list[GroupSpec]
+    key_space: str = ""
 
 
 class KVSegment(msgspec.Struct):
@@ -133,6 +134,7 @@ class StoreBatch(_Message, tag="store"):
 
     job: int
     epoch: int
+    generation: int
     event: int
     reqs: list[str]
     groups: int
@@ -197,6 +199,16 @@ class Registered(_Message, tag="registered"):
     namespace_digest: str = ""
     lookup_path: str = ""
     store_ready: bool = False
+    generation: int | None = None
+    events_endpoint: str = ""
+    events_replay: str = ""
+    events_topic: str = ""
+
+
+class Generation(_Message, tag="generation"):
+    """The namespace was reset, by whomever."""
+
+    generation: int
 
 
 class Result(_Message, tag="result"):
@@ -226,12 +238,12 @@ class Unknown(msgspec.Struct):
     t: str
 
 
-Incoming = Welcome | Error | Registered | Result | Pong
+Incoming = Welcome | Error | Registered | Generation | Result | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Incoming)
 _envelope = msgspec.msgpack.Decoder(Unknown)
-_KNOWN = frozenset(("welcome", "error", "registered", "result", "pong"))
+_KNOWN = frozenset(("welcome", "error", "registered", "generation", "result", "pong"))
 
 
 def encode(message: Any) -> bytes:

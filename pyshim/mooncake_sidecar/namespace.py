@@ -6,11 +6,10 @@ configuration, so that lookups and jobs speak of the same chunks.
 
 import hashlib
 import logging
-import os
 from dataclasses import dataclass
 from typing import Any
 
-from mooncake_sidecar import layout, sharing
+from mooncake_sidecar import checkpoint, compat, layout, sharing, weights
 from mooncake_sidecar.messages import GroupSpec, NamespaceSpec
 
 logger = logging.getLogger("vllm.mooncake_sidecar.namespace")
@@ -56,22 +55,6 @@ def kind_of(spec: Any) -> str:
             "Start vLLM with --mamba-cache-mode align"
         )
     return _KINDS[name]
-
-
-def fingerprint(model: str) -> str:
-    """Digest over names, sizes and modification times of a local checkpoint's files; empty for a hub name.
-
-    It tells two checkpoints apart that were put at the same path.
-    """
-    if not os.path.isdir(model):
-        return ""
-    digest = hashlib.sha256()
-    with os.scandir(model) as entries:
-        for entry in sorted(entries, key=lambda e: e.name):
-            if entry.name.endswith((".safetensors", ".bin")) or entry.name == "config.json":
-                info = entry.stat()
-                digest.update(f"{entry.name}\0{info.st_size}\0{info.st_mtime_ns}\0".encode())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -163,12 +146,19 @@ class Geometry:
 
 
 def build(
-    vllm_config: Any, kv_cache_config: Any, cache_prefix: str, block_sizes: tuple[int, int], store_tp: int = 0
+    vllm_config: Any,
+    kv_cache_config: Any,
+    cache_prefix: str,
+    block_sizes: tuple[int, int],
+    store_tp: int = 0,
+    *,
+    compat_keys: bool = False,
 ) -> Geometry:
     """Describe the engine.
 
     Args:
         store_tp: shards that engines of several tensor-parallel sizes share, 0 for none.
+        compat_keys: name shards by the in-tree connector's keys.
         block_sizes: (scheduler block, hash block) in tokens, as vLLM's
             ``resolve_kv_cache_block_sizes`` gives them.
 
@@ -212,10 +202,15 @@ def build(
     speculative = vllm_config.speculative_config
     retention = getattr(kv_cache_config, "prefix_cache_retention_interval", None)
     dtype = dtypes[0] if cache.cache_dtype == "auto" else f"{dtypes[0]}/{cache.cache_dtype}"
+    space = ""
+    if compat_keys:
+        space = compat.key_space(
+            model.model, cache_prefix, kv_cache_config, ranks, kv_heads, store_tp=store_tp, cut=cut
+        )
     spec = NamespaceSpec(
-        model=model.model,
-        revision=model.revision or "",
-        fingerprint=fingerprint(model.model),
+        model=compat.base_name(model.model) if space else model.model,
+        revision="" if space else checkpoint.asked_for(model.revision),
+        fingerprint="" if space else weights.fingerprint(vllm_config),
         cache_prefix=cache_prefix,
         dtype=dtype,
         layout=_layout_name(kv_cache_config, vllm_config, shared=cut > 0),
@@ -233,6 +228,7 @@ def build(
         pcp=ranks.pcp,
         dcp=ranks.dcp,
         groups=groups,
+        key_space=space,
     )
     return Geometry(spec, group_ids, tuple(factors), cut)
 
@@ -295,7 +291,8 @@ def _layout_name(kv_cache_config: Any, vllm_config: Any, shared: bool) -> str:
 
     The kernel's own blocks inside a block are the attention backend's, which only
     the workers find out. One that was asked for is named, so that engines with
-    another do not read its blocks as theirs.
+    another do not read its blocks as theirs. So is how ranks with decode context
+    parallelism take tokens in turns.
     """
     name = kv_cache_config.kv_cache_layout
     parts = [f"{name}/tp_shared_{name.lower()}" if shared else f"{name or 'default'}/rank_local"]
@@ -304,7 +301,17 @@ def _layout_name(kv_cache_config: Any, vllm_config: Any, shared: bool) -> str:
         parts.append(backend.name)
     by_kind = getattr(attention, "backend_per_kind", None) or {}
     parts += (f"{kind}={of_kind.name}" for kind, of_kind in sorted(by_kind.items()))
+    if (turn := _interleave(vllm_config.parallel_config)) > 1:
+        parts.append(f"interleave={turn}")
     return "/".join(parts)
+
+
+def _interleave(parallel: Any) -> int:
+    """Tokens in a row that a decode-context rank holds. Of vLLM's two settings the older one rules where it is used."""
+    if getattr(parallel, "decode_context_parallel_size", 1) == 1:
+        return 1
+    older = getattr(parallel, "dcp_kv_cache_interleave_size", 1)
+    return older if older > 1 else getattr(parallel, "cp_kv_cache_interleave_size", 1)
 
 
 def _window(spec: Any, kind: str) -> int:

@@ -54,6 +54,8 @@ class Registrar:
         self._prepare = prepare
         self.lookup_path = ""
         """Where lookupd has bound the engine's lookup socket, for others who ask."""
+        self.on_registered: Callable[[msg.Registered], None] = lambda _: None
+        """Called in the thread with what lookupd answered, before the session is in use."""
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._stop = threading.Event()
         self.first_attempt = threading.Event()
@@ -117,7 +119,7 @@ class Registrar:
             except SessionError as error:
                 if error.code != msg.SOCKET_TAKEN or path == wanted[-1]:
                     raise
-                logger.warning("%s belongs to another engine; using one of this engine's own", path)
+                logger.warning("%s; using one of this engine's own", error)
                 continue
             if os.path.exists(bound):
                 return session, bound
@@ -134,13 +136,25 @@ class Registrar:
             answer = session.call(msg.Engine(self._spec, path, self._engine_id), (), _ANSWER_S)
             if not isinstance(answer, msg.Registered):
                 raise SessionError(f"expected registered, got {type(answer).__name__}")
+            self._tell_registered(answer)
         except BaseException:
             session.close()
             raise
+        if answer.generation is not None:
+            self._client.heard(answer.generation)
         return session, answer.lookup_path or path
+
+    def _tell_registered(self, answer: msg.Registered) -> None:
+        try:
+            self.on_registered(answer)
+        except Exception:
+            # The store is there, whatever else is not.
+            logger.warning("after the registration with mooncake-lookupd", exc_info=True)
 
     def _serve(self, session: Session, warned: bool) -> bool:
         """Until the session ends or stop. Returns whether the user was told of an outage that is still on."""
+        for message in session.unread:
+            self._take(message)
         poller = select.poll()
         poller.register(session.sock, select.POLLIN | select.POLLRDHUP)
         poller.register(self._wake_read, select.POLLIN)
@@ -175,18 +189,24 @@ class Registrar:
         return warned
 
     def _still_there(self, session: Session) -> bool:
-        """Read what came. Nothing is expected after registration but an error and EOF."""
+        """Read what came: news of resets, an error, EOF."""
         try:
             data = session.sock.recv(1 << 16)
             for body in session.reader.feed(data):
-                if isinstance(message := msg.decode(body), msg.Error):
-                    logger.warning("mooncake-lookupd: %s [%s]", message.message, message.code)
+                self._take(msg.decode(body))
         except (OSError, ValueError) as error:
             logger.warning("session with mooncake-lookupd: %s", error)
             return False
         if not data:
             logger.warning("mooncake-lookupd ended the session")
         return bool(data)
+
+    def _take(self, message: msg.Incoming | msg.Unknown) -> None:
+        match message:
+            case msg.Generation(generation=generation):
+                self._client.heard(generation)
+            case msg.Error(message=text, code=code):
+                logger.warning("mooncake-lookupd: %s [%s]", text, code)
 
 
 def _ping(session: Session, opened: Channel | None) -> tuple[Channel | None, bool]:

@@ -90,7 +90,8 @@ class Saver:
             computed: tokens at the end of this step.
         """
         most = entry.wishes.max_offload_tokens
-        if entry.outdated or (self._states is not None and not self._states.aligned()):
+        aligned = self._states is None or self._states.aligned()
+        if entry.outdated or self._numbers.generation is None or not aligned:
             most = 0
         entry.tracker = Tracker(computed, prefill_end, MAX_TOKENS if most is None else most)
         if self._prefills:
@@ -136,7 +137,7 @@ class Saver:
             self._store(entries[request_id], boundary, publish, puts.get(request_id, []), state, scheduled)
         if self._batch is None:
             return []
-        found = [*self._ready, self._batch.command(self._numbers.epoch)]
+        found = [*self._ready, self._packed(self._batch)]
         self._batch, self._ready, self._late = None, [], set()
         return found
 
@@ -293,10 +294,16 @@ class Saver:
             puts,
         )
 
+    def _packed(self, batch: StoreBatch) -> JobCommand:
+        """The complete job. What was begun in one generation is dropped with it, so all is of the present one."""
+        numbers = self._numbers
+        assert numbers.generation is not None, "a run that began without a generation is not saved"
+        return batch.command(numbers.epoch, numbers.generation)
+
     def _open(self) -> StoreBatch:
         """The job that takes the next part."""
         if self._batch is not None and self._batch.full:
-            self._ready.append(self._batch.command(self._numbers.epoch))
+            self._ready.append(self._packed(self._batch))
             self._batch = None
         if self._batch is None:
             self._batch = StoreBatch(self._numbers.take(), len(self._block_tokens))

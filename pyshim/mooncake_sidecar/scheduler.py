@@ -105,6 +105,7 @@ class SchedulerRole:
 
     def match(self, request: Any, local_tokens: int) -> tuple[int | None, bool]:
         """``get_num_new_matched_tokens``: tokens that can be loaded beyond ``local_tokens``, and whether to."""
+        self._keep_up()
         if not self._loads or request.num_tokens < self._align or request.skip_reading_prefix_cache:
             return 0, False
         entry = self._entry(request)
@@ -161,6 +162,7 @@ class SchedulerRole:
     def commands(self, output: Any) -> StepCommands:
         """``build_connector_meta``: this step's jobs."""
         step = StepCommands()
+        self._keep_up()
         self._lookup.new_step()
         self._retire(output, step)
         for request_id in self._armed:
@@ -223,26 +225,43 @@ class SchedulerRole:
     def reset(self) -> bool:
         """``reset_cache``: forget proposed hits and have the namespace's chunks dropped.
 
-        Jobs of before are of an older epoch from here on: a late one does not
-        store again what the reset dropped. Nor do runs that are under way: what
-        they hold was computed before the reset, perhaps by other weights, and all
-        that they add to it follows from that. What begins afterwards is saved, a
-        preempted request that resumes included.
+        What was computed before is not stored after it, see ``_begin_generation``.
         """
-        for entry in self._entries.values():
-            if entry.load is not None and not entry.load.armed:
-                entry.load = None
+        self._drop_offers()
         done = self._lookup.reset()
         if done:
-            self._saver.drop()
-            self._numbers.epoch += 1
-            for entry in self._entries.values():
-                if entry.tracker is not None:
-                    self._saver.end(entry)
-                entry.outdated = entry.outdated or entry.tracker is not None or entry.loading or entry.load is not None
+            self._begin_generation()
         return done
 
     # ---- parts ----
+
+    def _keep_up(self) -> None:
+        """Begin a new generation if lookupd has told of one: an operator or another engine has reset the namespace."""
+        if self._lookup.generation != self._numbers.generation:
+            self._drop_offers()
+            self._begin_generation()
+
+    def _drop_offers(self) -> None:
+        for entry in self._entries.values():
+            if entry.load is not None and not entry.load.armed:
+                entry.load = None
+
+    def _begin_generation(self) -> None:
+        """What is computed from here on is of the newest generation.
+
+        Jobs of before name the one before, which the store takes nothing more of.
+        Runs that are under way are saved no more: what they hold was computed before
+        the reset, perhaps by other weights, and all that they add to it follows from
+        that. What begins afterwards is saved, a preempted request that resumes
+        included.
+        """
+        self._saver.drop()
+        self._numbers.generation = self._lookup.generation
+        self._numbers.epoch += 1
+        for entry in self._entries.values():
+            if entry.tracker is not None:
+                self._saver.end(entry)
+            entry.outdated = entry.outdated or entry.tracker is not None or entry.loading or entry.load is not None
 
     def _entry(self, request: Any) -> Entry:
         entry = self._entries.get(request.request_id)

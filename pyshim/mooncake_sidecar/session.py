@@ -54,6 +54,8 @@ class Session:
         self.welcome = welcome
         self.pidfd = pidfd
         self.pid = pid
+        self.unread: list[Any] = []
+        """What came right behind the last call's answer."""
 
     def call(self, message: Any, fds: Sequence[int], timeout: float) -> Any:
         """Send a message with descriptors and return the next message that comes.
@@ -63,7 +65,7 @@ class Session:
         """
         deadline = time.monotonic() + timeout
         _send(self.sock, pack(msg.encode(message)), fds, deadline)
-        answer = _receive(self.sock, self.reader, deadline)
+        answer, *self.unread = _receive(self.sock, self.reader, deadline)
         if isinstance(answer, msg.Error):
             raise SessionError(f"{self.welcome.daemon}: {answer.message} [{answer.code}]", answer.code)
         return answer
@@ -112,9 +114,11 @@ def open_session(path: str, role: str, engine_id: str, epoch: int, timeout: floa
         hello = msg.Hello(msg.PROTOCOL_VERSION, role, os.getpid(), engine_id, epoch, __version__)
         _send(sock, pack(msg.encode(hello)), (), deadline)
         reader = FrameReader()
-        answer = _receive(sock, reader, deadline)
+        answer, *more = _receive(sock, reader, deadline)
         if isinstance(answer, msg.Error):
             raise SessionError(f"{path}: {answer.message} [{answer.code}]", answer.code)
+        if more:
+            raise SessionError(f"{path}: the daemon sent more than one message in a handshake")
         if not isinstance(answer, msg.Welcome):
             raise SessionError(f"{path}: expected welcome, got {type(answer).__name__}")
         if answer.protocol != msg.PROTOCOL_VERSION:
@@ -206,8 +210,8 @@ def _send(sock: socket.socket, frame: bytes, fds: Sequence[int], deadline: float
         raise SessionError(f"send: {error.strerror or error}") from error
 
 
-def _receive(sock: socket.socket, reader: FrameReader, deadline: float) -> Any:
-    """The next message. REQUIRES: the peer sends one message a call, as in a handshake."""
+def _receive(sock: socket.socket, reader: FrameReader, deadline: float) -> list[Any]:
+    """The next message, and those that have come behind it."""
     bodies: list[bytes] = []
     while not bodies:
         sock.settimeout(_left(deadline))
@@ -223,9 +227,7 @@ def _receive(sock: socket.socket, reader: FrameReader, deadline: float) -> Any:
             bodies = reader.feed(data)
         except FrameError as error:
             raise SessionError(str(error)) from error
-    if len(bodies) > 1:
-        raise SessionError("the daemon sent more than one message in a handshake")
     try:
-        return msg.decode(bodies[0])
+        return [msg.decode(body) for body in bodies]
     except ValueError as error:
         raise SessionError(str(error)) from error

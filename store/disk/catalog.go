@@ -27,6 +27,7 @@ type entry struct {
 	expires       uint32 // Unix seconds, 0 for never
 	birth         uint32 // see removals
 	parent        uint64 // the first word of the predecessor's key, 0 for none
+	tail          uint64 // the last word of the hash, which KV events need
 	group         uint16
 	space         uint16 // number of its namespace
 	tag           uint16 // number of its salt tag
@@ -135,4 +136,4 @@ func (c *catalog) release(id uint32) {
 }
 
 // entryBytes is the size of an entry, for the memory that the tier accounts for.
-const entryBytes = 64
+const entryBytes = 72

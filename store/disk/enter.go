@@ -9,7 +9,7 @@ package disk
 func (t *Tier) enterLocked(h *recordHeader, p place) bool {
 	key := keyOf(&h.Key)
 	if old, known := t.catalog.find(key); known {
-		t.catalog.remove(old) // void
+		t.removeLocked(old) // void
 	}
 	for t.catalog.full() {
 		if !t.giveUpRegionLocked(p.region) {
@@ -26,9 +26,10 @@ func (t *Tier) enterLocked(h *recordHeader, p place) bool {
 		return false
 	}
 	r := &t.log.regions[p.region]
-	r.first = t.catalog.insert(&entry{
+	r.first = t.insertLocked(&entry{
 		key: key, region: p.region, page: p.page, pages: p.pages, behind: r.first,
-		expires: h.Expires, birth: uint32(h.birth), parent: parentOf(&h.Chunk), group: h.Group, space: space, tag: tag,
+		expires: h.Expires, birth: uint32(h.birth), parent: parentOf(&h.Chunk), tail: le.Uint64(h.Hash[24:]),
+		group: h.Group, space: space, tag: tag,
 	})
 	return true
 }
@@ -63,7 +64,7 @@ func (t *Tier) dropRegionLocked(id uint32) {
 		entry := &t.catalog.entries[e]
 		next := entry.behind
 		if !entry.removed {
-			t.catalog.remove(e)
+			t.removeLocked(e)
 			t.stats.Evicted++
 		}
 		t.spaces.drop(entry.space)

@@ -14,6 +14,7 @@ func (t *Tier) Reset(namespace [32]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.removeWideLocked(namespaceMark(&namespace))
+	t.noteResetLocked(&namespace)
 	t.sweep = true
 }
 
@@ -120,7 +121,7 @@ func (t *Tier) forgetSome(tag *string, keys [][2]uint64) (chunks int) {
 			if t.countsLocked(&t.catalog.entries[id]) {
 				chunks++
 			}
-			t.catalog.remove(id)
+			t.removeLocked(id)
 			t.stats.Removed++
 		}
 		// Of a chunk that is neither in the catalog nor about to be there is no

@@ -133,6 +133,7 @@ func (t *Tier) opened(o *opened) {
 	t.emptyLocked(o.super.regionBytes)
 	if t.removed.identity != t.identity {
 		t.removed, t.noted = o.removed, o.removed.count
+		t.feed.reset = nil // by numbers of another list
 	}
 	t.floorSeen = t.removed.floor
 	t.removed.readable()

@@ -315,7 +315,7 @@ func (t *Tier) condemn(f *fetch) {
 		return
 	}
 	if e := &t.catalog.entries[id]; e.region == f.place.region && e.page == f.place.page {
-		t.catalog.remove(id)
+		t.removeLocked(id)
 		t.stats.Removed++
 		t.voidLocked(e.key)
 	}

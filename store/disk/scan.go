@@ -301,7 +301,7 @@ func (t *Tier) succeedsLocked(r *recordFound, id uint32, key [2]uint64) bool {
 	birth, other := r.header.birth, uint64(e.birth)
 	t.changedLocked(false)
 	if birth == other { // they can't be told apart later
-		t.catalog.remove(id)
+		t.removeLocked(id)
 		t.voidLocked(key)
 		return false
 	}

@@ -50,7 +50,7 @@ func (t *Tier) sweepSomeLocked(from uint32) (chunks int, end bool) {
 			thresholds[both] = lowest
 		}
 		if uint64(e.birth) < lowest {
-			t.catalog.remove(id)
+			t.removeLocked(id)
 			t.stats.Removed++
 			chunks++
 		}

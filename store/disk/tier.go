@@ -82,6 +82,7 @@ type Tier struct {
 	pruneAt      int
 	settledEvent chan struct{} // closed at each note, and when there will be none for a while
 
+	feed  feed
 	stats Stats
 }
 
@@ -105,6 +106,9 @@ func New(dir Dir, opts Options) (*Tier, error) {
 
 // emptyLocked forgets all chunks.
 func (t *Tier) emptyLocked(regionBytes uint64) {
+	if t.catalog.live > 0 {
+		t.feed.lose()
+	}
 	regions := t.opts.regions(regionBytes)
 	t.swept, t.pruneAt = 0, t.opts.leastPrune
 	t.regionBytes = regionBytes

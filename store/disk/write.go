@@ -66,7 +66,7 @@ func (t *Tier) staysLocked(key [2]uint64) bool {
 // would be in no catalog.
 func (t *Tier) replaceLocked(key [2]uint64) {
 	if id, known := t.catalog.find(key); known {
-		t.catalog.remove(id)
+		t.removeLocked(id)
 		t.voidLocked(key)
 	}
 }

@@ -80,7 +80,7 @@ func (m *Master) timeUpLocked(rec uint32, now time.Duration) uint32 {
 	if l.state.Whole() {
 		m.moveTo(rec, TimeUp)
 		m.faces.set(rec, faceHidden)
-		m.unlistLocked(&r, RemovedExpired)
+		m.unlistLocked(rec, &r, RemovedExpired)
 	}
 	switch {
 	case l.puts > 0: // it may become whole
@@ -101,17 +101,17 @@ func (m *Master) expiredLocked(rec uint32) bool {
 }
 
 // unlistLocked counts and tells that lookups don't find a chunk any more.
-func (m *Master) unlistLocked(r *record, why RemoveReason) {
+func (m *Master) unlistLocked(rec uint32, r *record, why RemoveReason) {
 	m.stats.Chunks--
 	m.stats.Removed[why]++
-	m.feed.add(Change{Kind: Removed, Reason: why, Namespace: store.NamespaceID(r.namespace), Group: uint32(r.group), Hash: r.hash, Parent: r.parent, Depth: r.depth})
+	m.tellLocked(Removed, why, rec, r)
 }
 
 // listLocked counts and tells that lookups find a chunk.
-func (m *Master) listLocked(r *record) {
+func (m *Master) listLocked(rec uint32, r *record) {
 	m.stats.Chunks++
 	m.stats.Created++
-	m.feed.add(Change{Kind: Stored, Namespace: store.NamespaceID(r.namespace), Group: uint32(r.group), Hash: r.hash, Parent: r.parent, Depth: r.depth})
+	m.tellLocked(Stored, 0, rec, r)
 }
 
 // storedAgainLocked gives a chunk that somebody wanted to store its time anew,
@@ -122,7 +122,7 @@ func (m *Master) storedAgainLocked(rec uint32, ttl time.Duration) {
 		r := m.seg.peekRecord(rec)
 		m.moveTo(rec, StoredAgain)
 		m.faces.clear(rec, faceHidden)
-		m.listLocked(&r)
+		m.listLocked(rec, &r)
 	}
 	if flags&(flagSoftPin|flagHardPin) == 0 && expires != 0 {
 		m.setLifeLocked(rec, flags, deadline(m.clock.elapsed, ttl))

@@ -48,12 +48,13 @@ func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, item
 	if err != nil && !begun {
 		return nil, err
 	}
+	m.betweenSteps()
 	// What was not come to, because of a reset meanwhile, is absent. The first
 	// chunk is brought up first.
 	_ = m.inSteps(len(items), func(from, to int) error {
-		_, err := check()
+		c, err := check()
 		if err == nil {
-			m.loadMissingLocked(n.ID, items[from:to], results[from:to])
+			m.loadMissingLocked(c, n.ID, items[from:to], results[from:to])
 		}
 		return err
 	})

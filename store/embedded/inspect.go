@@ -35,8 +35,9 @@ const (
 
 // NamespaceEntry is a namespace of the store.
 type NamespaceEntry struct {
-	ID   store.NamespaceID
-	Spec *kv.NamespaceSpec // not to be changed
+	ID     store.NamespaceID
+	Digest [32]byte          // of the spec
+	Spec   *kv.NamespaceSpec // not to be changed
 }
 
 // Namespaces returns the namespaces by number.
@@ -46,7 +47,7 @@ func (m *Master) Namespaces() []NamespaceEntry {
 	var entries []NamespaceEntry
 	for i, ns := range m.namespaces {
 		if ns != nil {
-			entries = append(entries, NamespaceEntry{ID: store.NamespaceID(i), Spec: ns.spec})
+			entries = append(entries, NamespaceEntry{ID: store.NamespaceID(i), Digest: ns.digest, Spec: ns.spec})
 		}
 	}
 	return entries

@@ -113,6 +113,8 @@ type Master struct {
 
 	feed  feed
 	stats Stats
+	// onReset is told of each namespace that was reset; see OnReset.
+	onReset func(store.NamespaceID)
 	// recovered is nil in a store that was made new.
 	recovered *Recovery
 }
@@ -308,6 +310,7 @@ func (m *Master) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) 
 			return store.Namespace{}, err
 		}
 		m.addNamespaceLocked(i, spec)
+		m.feed.add(Change{Kind: Opened, Namespace: store.NamespaceID(i)})
 	}
 	return store.Namespace{ID: store.NamespaceID(i), ResetEpoch: m.epochLocked(store.NamespaceID(i))}, nil
 }

@@ -111,5 +111,5 @@ var mutants = []mutant{
 	{"an abandoned chunk keeps its record", "put.go",
 		"\t\tm.forgetLocked(p.record, &r)\n", ""},
 	{"the feed forgets why", "space.go",
-		"m.unlistLocked(&r, why)", "m.unlistLocked(&r, RemovedCorrupt)"},
+		"m.unlistLocked(rec, &r, why)", "m.unlistLocked(rec, &r, RemovedCorrupt)"},
 }

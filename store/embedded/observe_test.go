@@ -1,6 +1,10 @@
 package embedded
 
-import "github.com/mooncake-sidecar/sidecar/store"
+import (
+	"maps"
+
+	"github.com/mooncake-sidecar/sidecar/store"
+)
 
 // inspect returns the states of all chunks of a namespace, in the order of its
 // ids.
@@ -40,6 +44,7 @@ func (c *chaos) compare(mayEvict map[chunkID]bool) {
 		}
 	}
 	c.compareFeed()
+	c.compareWalk()
 	clear(c.gone)
 	c.byCommand, c.call = false, life{}
 	st := c.w.m.Stats()
@@ -98,14 +103,14 @@ func (c *chaos) openPuts(id chunkID) (n int) {
 }
 
 // compareFeed: what became whole was told as stored, what went as removed and
-// why, and nothing else was told.
+// why, of what was reset that it was, and nothing else was told.
 func (c *chaos) compareFeed() {
 	c.t.Helper()
 	changes, complete := c.w.m.Changes(nil, c.feedSeq, feedLength)
 	if !complete {
 		c.t.Fatal("the change feed has lost entries")
 	}
-	told := map[chunkID][]Change{}
+	told, cleared := map[chunkID][]Change{}, map[int]int{}
 	for _, ch := range changes {
 		if c.feedSeq++; ch.Seq != c.feedSeq {
 			c.t.Fatalf("change %d is numbered %d", c.feedSeq, ch.Seq)
@@ -119,10 +124,26 @@ func (c *chaos) compareFeed() {
 		if id.space >= 0 {
 			id.n = c.numbers[ch.Hash]
 		}
+		switch {
+		case ch.Kind == Opened:
+			continue
+		case ch.Kind == Cleared && id.space >= 0:
+			cleared[id.space]++
+			continue
+		}
 		if _, known := c.chunks[id]; !known {
 			c.t.Fatalf("a change of nobody's chunk: %+v", ch)
 		}
 		told[id] = append(told[id], ch)
+	}
+	reset := map[int]int{}
+	for id, why := range c.gone {
+		if why == RemovedReset {
+			reset[id.space] = 1
+		}
+	}
+	if !maps.Equal(reset, cleared) {
+		c.t.Fatalf("spaces reset: %v, told: %v", reset, cleared)
 	}
 	for id, ch := range c.chunks {
 		was, is := ch.seen, c.whole(id)
@@ -132,10 +153,38 @@ func (c *chaos) compareFeed() {
 		case !was && is && len(events) == 1 && events[0].Kind == Stored:
 		case !was && ch.hidden && len(events) == 2 && events[0].Kind == Stored && events[1].Reason == RemovedExpired: // its time was up as it came
 		case !was && !is && len(events) == 2 && events[0].Kind == Stored && events[1].Reason == RemovedQuota && c.mayGo(id, RemovedQuota): // was in use
-		case was && !is && len(events) == 1 && events[0].Kind == Removed && c.mayGo(id, events[0].Reason):
+		case was && !is && len(events) == 0 && c.gone[id] == RemovedReset && reset[id.space] > 0:
+		case was && !is && len(events) == 1 && events[0].Kind == Removed && events[0].Reason != RemovedReset && c.mayGo(id, events[0].Reason):
 		default:
 			c.t.Fatalf("%+v was whole: %v, is: %v; the feed tells %+v", id, was, is, events)
 		}
+	}
+}
+
+// compareWalk: a walk tells of every chunk that is whole, once.
+func (c *chaos) compareWalk() {
+	c.t.Helper()
+	told := 0
+	for from, more := uint32(0), true; more; more = from != 0 {
+		var chunks []Change
+		chunks, from, _ = c.w.m.Walk(nil, from)
+		for i := range chunks {
+			told++
+			for s, sp := range c.spaces {
+				id := chunkID{space: s, group: chunks[i].Group, n: c.numbers[chunks[i].Hash]}
+				if sp.opened && sp.name.ID == chunks[i].Namespace && (c.chunks[id] == nil || !c.whole(id)) {
+					c.t.Fatalf("the walk tells of %+v, which is not whole", id)
+				}
+			}
+		}
+	}
+	for id := range c.chunks {
+		if c.whole(id) {
+			told--
+		}
+	}
+	if told != 0 {
+		c.t.Fatalf("the walk tells of %+d chunks more than there are", told)
 	}
 }
 

@@ -40,14 +40,18 @@ func (m *Master) comingLocked(rec uint32) bool {
 	return put != nil && put.record == rec && !m.voidLocked(put)
 }
 
-// wantLocked begins to bring a chunk up that a request needs and that is not whole
-// in memory, and returns its record. False: it is not on the disk, a load of it has
-// just failed, or there is no room.
+// wantLocked begins to bring a chunk up that a request needs and that was not whole
+// in memory when the caller looked, and returns its record, also of one that has
+// arrived since. False: it is not on the disk, a load of it has just failed, or
+// there is no room.
 func (m *Master) wantLocked(ns store.NamespaceID, chunk *store.ChunkKey) (uint32, bool) {
 	if m.lower == nil || len(m.undeclared) > 0 {
 		return 0, false
 	}
 	if rec, known := m.findLocked(ns, chunk.Group, &chunk.Hash); known {
+		if m.live[rec].state.Whole() {
+			return rec, true
+		}
 		coming := m.comingLocked(rec) // else somebody is storing it
 		if coming {
 			m.lower.coming[rec].wanted = true
@@ -160,8 +164,9 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 }
 
 // loadMissingLocked begins to bring up what a load did not find in memory, the
-// first chunk first, and says that it is loading.
-func (m *Master) loadMissingLocked(ns store.NamespaceID, items []store.GetItem, results []store.GetResult) {
+// first chunk first, and says that it is loading. What has arrived since the load
+// looked is given.
+func (m *Master) loadMissingLocked(c *client, ns store.NamespaceID, items []store.GetItem, results []store.GetResult) {
 	if m.lower == nil {
 		return
 	}
@@ -170,7 +175,12 @@ func (m *Master) loadMissingLocked(ns store.NamespaceID, items []store.GetItem, 
 		if results[i].Status != store.GetAbsent || int(items[i].Group) >= len(groups) || groups[items[i].Group].complete>>items[i].Shard&1 == 0 {
 			continue
 		}
-		if _, ok := m.wantLocked(ns, &store.ChunkKey{Group: items[i].Group, Hash: items[i].Hash}); ok {
+		rec, ok := m.wantLocked(ns, &store.ChunkKey{Group: items[i].Group, Hash: items[i].Hash})
+		switch {
+		case ok && m.live[rec].state.Whole():
+			m.stats.GetsAbsent--
+			results[i] = m.getLocked(c, ns, &items[i])
+		case ok:
 			results[i].Status = store.GetLoading
 			m.stats.GetsAbsent--
 		}

@@ -238,7 +238,7 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	}
 	if whole {
 		m.moveTo(p.record, Completed)
-		m.listLocked(&r)
+		m.listLocked(p.record, &r)
 	} else {
 		m.moveTo(p.record, ShardArrived)
 	}

@@ -45,6 +45,9 @@ func (m *Master) Reset(id store.NamespaceID) error {
 			m.sweepStale()
 		}
 	}
+	if m.onReset != nil {
+		m.onReset(id)
+	}
 	for range resetSteps {
 		m.betweenSteps()
 		if !m.sweepStale() {
@@ -53,6 +56,12 @@ func (m *Master) Reset(id store.NamespaceID) error {
 	}
 	return m.settleTier(context.Background())
 }
+
+// OnReset has f called with each namespace that was reset, when the new generation
+// has begun and before the reset is answered. f must return at once.
+//
+// REQUIRES: the master serves nobody yet.
+func (m *Master) OnReset(f func(store.NamespaceID)) { m.onReset = f }
 
 // beginReset begins a new generation. False: too many were begun of which the
 // chunks are not dropped yet.
@@ -71,6 +80,7 @@ func (m *Master) beginReset(id store.NamespaceID) (bool, error) {
 	m.generation[id].Store(resets % generations)
 	m.stale.left, m.stale.end = m.fresh, m.fresh
 	m.stale.resets++
+	m.feed.add(Change{Kind: Cleared, Namespace: id})
 	return true, nil
 }
 

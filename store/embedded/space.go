@@ -72,7 +72,7 @@ func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
 		slot = e.next
 	}
 	if listed {
-		m.unlistLocked(&r, why)
+		m.unlistLocked(rec, &r, why)
 	}
 }
 

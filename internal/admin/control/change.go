@@ -1,13 +1,16 @@
 package control
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/admin/adminpb"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/disk"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
@@ -175,7 +178,11 @@ func (s *Service) Remove(ctx context.Context, r *adminpb.RemoveRequest) (*adminp
 		if !wanted.Everything || scope.Namespace == nil {
 			return nil, invalid("everything goes of one namespace at a time; name it, and set everything")
 		}
-		err = remove(scope)
+		// First the removal, which counts what goes. What is stored behind its back
+		// goes with the reset, and what engines are computing is not stored later.
+		if err = remove(scope); err == nil || errors.Is(err, disk.ErrUncertain) {
+			err = cmp.Or(err, s.cfg.Store.Reset(*scope.Namespace))
+		}
 	case *adminpb.RemoveRequest_Tag:
 		if err := checkTag(wanted.Tag); err != nil {
 			return nil, err

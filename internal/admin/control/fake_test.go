@@ -139,6 +139,8 @@ func (f *fakeStore) Remove(ctx context.Context, s embedded.Scope) (embedded.Remo
 	return embedded.Removal{Chunks: 2, Bytes: 2 * chunkBytes, OnDisk: 7}, f.say("remove %d %s %d hashes chain %v everything %v", ns, tag, len(s.Hashes), s.Chain, s.Everything)
 }
 
+func (f *fakeStore) Reset(ns store.NamespaceID) error { return f.say("reset %d", ns) }
+
 func (f *fakeStore) SetQuota(o embedded.Owner, bytes uint64) error {
 	return f.say("quota %q %d: %d", o.Tag, o.Namespace, bytes)
 }

@@ -241,7 +241,7 @@ func TestScopes(t *testing.T) {
 		}
 	}
 	want := []string{
-		"remove 1 - 0 hashes chain false everything false", "remove 1 t 0 hashes chain false everything false", "remove -1 u 0 hashes chain false everything false",
+		"remove 1 - 0 hashes chain false everything false", "reset 1", "remove 1 t 0 hashes chain false everything false", "remove -1 u 0 hashes chain false everything false",
 	}
 	if !slices.Equal(f.said, want) {
 		t.Errorf("the store was told %q", f.said)

@@ -23,6 +23,9 @@ type Store interface {
 	Unpin(ns store.NamespaceID, keys []store.ChunkKey) (embedded.PinResult, error)
 	PrefetchAll(ctx context.Context, ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error)
 	Remove(ctx context.Context, scope embedded.Scope) (embedded.Removal, error)
+	// Reset begins a new generation of a namespace: what engines have computed
+	// before it is not stored any more.
+	Reset(ns store.NamespaceID) error
 	SetQuota(owner embedded.Owner, bytes uint64) error
 	SetDefaultTTL(ns store.NamespaceID, ttl time.Duration) error
 	Drain(on bool)

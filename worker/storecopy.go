@@ -1,0 +1,120 @@
+package worker
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// storePieceBytes is what a store copies between two looks at what goes before
+	// it: about a millisecond, so long a load may find it beside itself.
+	storePieceBytes = 4 << 20
+	// loadPieceBytes is what a load copies before another's turn: a few milliseconds,
+	// of which dividing the piece among cores is no large part.
+	loadPieceBytes = 16 << 20
+)
+
+// copyAll copies what was granted, batch by batch, and publishes each. A batch is
+// copied in pieces: before each the job waits for its turn, and looks whether it,
+// or one of its requests, was given up.
+func (s *storing) copyAll(copies []ShardCopy, at []int) error {
+	batchBytes := pacedBatch(s.n.srv.cfg.BatchBytes, s.n.srv.cfg.StorePace)
+	for len(copies) > 0 {
+		copied := 0
+		for end := s.n.batchEnd(copies, 0, batchBytes); copied < end; {
+			_, bytes := pieceEnd(copies[:end], copied, storePieceBytes)
+			err := s.turn(bytes, func() error {
+				if s.retire() {
+					copies, at = s.current(copies, at, copied)
+					end = min(end, len(copies))
+				}
+				from := copied
+				copied, _ = pieceEnd(copies[:end], from, storePieceBytes)
+				return s.n.copyBatch(s.j, Store, copies[from:copied])
+			})
+			if err != nil {
+				return err
+			}
+		}
+		// The last look: between the copies and here the engine may have given the
+		// blocks up, and only its word says what the bytes were.
+		if s.n.isCancelled(s.j) {
+			return errCancelled
+		}
+		if err := s.publish(copies[:copied], at[:copied]); err != nil {
+			return err
+		}
+		copies, at = copies[copied:], at[copied:]
+	}
+	return nil
+}
+
+// turn does a step of the store when it is its turn, rested from the last one as
+// the pace wants.
+func (s *storing) turn(bytes int, step func() error) error {
+	s.j.loop.Beat()
+	s.rest()
+	if s.n.isCancelled(s.j) || !s.n.queue.await(s.j, bytes) {
+		return errCancelled
+	}
+	defer s.n.queue.done(s.j)
+	if s.n.isCancelled(s.j) { // the wait may have been long
+		return errCancelled
+	}
+	if d := s.n.srv.cfg.Faults.CopyDelay; d > 0 {
+		pause(s.n.ctx, d)
+	}
+	began := time.Now()
+	if err := step(); err != nil {
+		if s.n.isCancelled(s.j) {
+			return errCancelled
+		}
+		return fmt.Errorf("%w: %w", errCopy, err)
+	}
+	s.n.pacer.copied(began, time.Now())
+	return nil
+}
+
+// rest waits as the pace wants, or until the job is given up.
+func (s *storing) rest() {
+	began := time.Now()
+	if d := s.n.pacer.due(began); d > 0 {
+		s.j.loop.Await(func() { pause(s.j.ctx, d) })
+		s.j.waited += time.Since(began)
+	}
+}
+
+// retire marks the parts whose request was preempted since the last look. It
+// reports whether there are any: what is left of them is not copied, as the engine
+// wants their blocks for others.
+func (s *storing) retire() (some bool) {
+	s.n.ledgerMu.Lock()
+	defer s.n.ledgerMu.Unlock()
+	for i := range s.parts {
+		p := &s.parts[i]
+		if p.failed || p.from == p.to {
+			continue
+		}
+		if _, current := s.n.ledger.Offset(s.j.part(i)); !current {
+			s.failPart(p, reasonRetired)
+			some = true
+		}
+	}
+	return some
+}
+
+// current returns the copies without those from the number copied on whose part
+// has failed; their puts are revoked at the end.
+func (s *storing) current(copies []ShardCopy, at []int, copied int) ([]ShardCopy, []int) {
+	part, to := 0, copied
+	for i := copied; i < len(copies); i++ {
+		for at[i] >= s.parts[part].to { // items are in the parts' order
+			part++
+		}
+		if !s.parts[part].failed {
+			copies[to], at[to] = copies[i], at[i]
+			to++
+		}
+	}
+	return copies[:to], at[:to]
+}
