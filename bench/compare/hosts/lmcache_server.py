@@ -13,7 +13,7 @@ import subprocess
 import time
 import urllib.request
 
-from harness.engine import _free_port
+from harness.engine import Port
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
 OVERLAY = ROOT / "build" / "peers" / "lmcache"
@@ -26,7 +26,8 @@ class Server:
     def __init__(self, directory: pathlib.Path, store_bytes: int):
         if not PYTHON.exists():
             raise RuntimeError("LMCache is not installed: run `make setup-bench`, or leave lmcache out of --with")
-        self.port, self.http_port = _free_port(), _free_port()
+        self._reserved = [Port(), Port()]
+        self.port, self.http_port = (port.number for port in self._reserved)
         self.log_path = directory / "lmcache.log"
         directory.mkdir(parents=True, exist_ok=True)
         command = [str(OVERLAY / "bin" / "lmcache"), "server", "--host", "127.0.0.1", "--port", str(self.port)]
@@ -76,6 +77,8 @@ class Server:
         except ProcessLookupError:
             pass
         self.process.wait(10)
+        for port in self._reserved:
+            port.close()
 
     def _wait(self, limit_s: float = 120) -> None:
         """Until it answers: an engine that finds no server hangs at its start."""
