@@ -2,9 +2,7 @@ package mooncake
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"hash/crc32"
 	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -15,16 +13,15 @@ type getting struct {
 	ns    *namespace
 	name  store.Namespace
 	items []store.GetItem
-	keys  []string // by item, "" for one that the namespace does not have
-	at    []Range  // by item, zero for one without memory
-	sums  []uint32
-	whole []bool // whether the object arrived in full
+	at    []Range  // by item, zero without memory for it, or a shard of that number
+	sums  []uint32 // by item
+	whole []bool   // by item: the object arrived in full
 	// others are the keys of the chunks' other shards, by item: those must be there
 	// too, or the chunk is not.
 	others [][]string
 	absent []bool // by item: another shard is not there
 
-	// The caller's, under Store.mu.
+	// The caller's, under Client.mu.
 	left    bool // it does not wait any more
 	results []store.GetResult
 	err     error
@@ -35,9 +32,9 @@ type getting struct {
 // staging memory. The lease is not used: the cluster leases what it is asked for.
 // The checksum is that of the bytes as they arrived.
 func (s *Store) Get(ctx context.Context, n store.Namespace, _ store.Lease, items []store.GetItem) ([]store.GetResult, error) {
-	ns, err := s.current(ctx, n)
+	ns, err := s.client.current(ctx, n)
 	if err == nil {
-		err = s.reach(ctx)
+		err = s.client.reach(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("get: %w", err)
@@ -47,14 +44,14 @@ func (s *Store) Get(ctx context.Context, n store.Namespace, _ store.Lease, items
 		return nil, fmt.Errorf("get: %w", err)
 	}
 	go func() {
-		defer s.calls.Done()
+		defer s.client.calls.Done()
 		s.endGet(g, s.transfer(ctx, g))
 	}()
 	select {
 	case <-g.done:
 	case <-ctx.Done():
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.client.mu.Lock()
+		defer s.client.mu.Unlock()
 		if g.results == nil && g.err == nil {
 			g.left = true
 			return nil, fmt.Errorf("get: %w", ctx.Err())
@@ -69,38 +66,33 @@ func (s *Store) Get(ctx context.Context, n store.Namespace, _ store.Lease, items
 // beginGet finds memory for the items.
 func (s *Store) beginGet(ns *namespace, n store.Namespace, items []store.GetItem) (*getting, error) {
 	g := &getting{
-		ns: ns, name: n, items: items, keys: make([]string, len(items)), at: make([]Range, len(items)), sums: make([]uint32, len(items)),
+		ns: ns, name: n, items: items, at: make([]Range, len(items)), sums: make([]uint32, len(items)),
 		whole: make([]bool, len(items)), others: make([][]string, len(items)), absent: make([]bool, len(items)), done: make(chan struct{}),
+	}
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
+	if _, err := s.client.currentLocked(n); err != nil {
+		return nil, err
 	}
 	for i := range items {
 		it := &items[i]
-		if !ns.has(it.Group, it.Shard) {
+		if !ns.has(it.Group, it.Shard) || s.client.deniedLocked(ns, ns.key(it.Group, it.Shard, &it.Hash)) {
 			continue
 		}
-		g.keys[i] = ns.key(it.Group, it.Shard, &it.Hash)
+		bytes := uint64(ns.spec.Groups[it.Group].ShardBytes)
+		at, ok := s.staging.take(bytes)
+		if !ok {
+			s.client.stats.GetsNoRoom++
+			continue
+		}
+		g.at[i] = Range{at, bytes}
 		for shard := range uint32(ns.shards(it.Group)) {
 			if shard != it.Shard {
 				g.others[i] = append(g.others[i], ns.key(it.Group, shard, &it.Hash))
 			}
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, err := s.currentLocked(n); err != nil {
-		return nil, err
-	}
-	for i := range items {
-		if g.keys[i] == "" || s.deniedLocked(ns, g.keys[i]) {
-			continue
-		}
-		bytes := uint64(ns.spec.Groups[items[i].Group].ShardBytes)
-		if at, ok := s.staging.take(bytes); ok {
-			g.at[i] = Range{at, bytes}
-		} else {
-			s.stats.GetsNoRoom++
-		}
-	}
-	s.calls.Add(1)
+	s.client.calls.Add(1)
 	return g, nil
 }
 
@@ -118,8 +110,16 @@ func (s *Store) transfer(ctx context.Context, g *getting) error {
 	var err error
 	for len(left) > 0 && err == nil {
 		var batch []int
-		batch, left = getBatch(g, left)
-		err = s.transferBatch(ctx, g, batch)
+		batch, left = withoutTwins(g.items, left)
+		shards := make([]Shard, len(batch))
+		for k, i := range batch {
+			shards[k] = Shard{Group: g.items[i].Group, Shard: g.items[i].Shard, Hash: g.items[i].Hash, At: g.at[i]}
+		}
+		var whole []bool
+		whole, err = s.client.Get(ctx, g.name, shards)
+		for k, i := range batch {
+			g.whole[i], g.sums[i] = whole[k], shards[k].Sum
+		}
 	}
 	asking.Wait()
 	if err == nil {
@@ -128,57 +128,19 @@ func (s *Store) transfer(ctx context.Context, g *getting) error {
 	return err
 }
 
-// getBatch divides what is left into the next call and the rest. A key is in a
-// call once: see CheckObjects.
-func getBatch(g *getting, left []int) (batch, rest []int) {
-	seen, bytes := map[string]struct{}{}, uint64(0)
+// withoutTwins divides what is left into items of which no two are the same, and
+// the rest: see CheckObjects.
+func withoutTwins(items []store.GetItem, left []int) (batch, rest []int) {
+	seen := make(map[store.GetItem]struct{}, len(left))
 	for _, i := range left {
-		_, twice := seen[g.keys[i]]
-		if !twice && len(batch) < MaxTransfer && (len(batch) == 0 || bytes+g.at[i].Bytes <= maxBatchBytes) {
-			seen[g.keys[i]] = struct{}{}
-			batch, bytes = append(batch, i), bytes+g.at[i].Bytes
-		} else {
+		if _, twice := seen[items[i]]; twice {
 			rest = append(rest, i)
+			continue
 		}
+		seen[items[i]] = struct{}{}
+		batch = append(batch, i)
 	}
 	return batch, rest
-}
-
-func (s *Store) transferBatch(ctx context.Context, g *getting, batch []int) error {
-	objects := make([]Object, len(batch))
-	for k, i := range batch {
-		objects[k] = Object{Key: g.keys[i], Range: g.at[i]}
-	}
-	answers, err := s.cfg.Engine.Get(ctx, objects)
-	if err == nil && allGone(answers) {
-		// The master, or the nodes that have these objects on their disks.
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeLimit)
-		err = s.askNothing(limited)
-		cancel()
-		if errors.Is(err, ErrNoTurn) {
-			err = nil // misses, all the same
-		}
-	}
-	s.mu.Lock()
-	err = s.noteLocked("get", answers, err)
-	s.mu.Unlock()
-	if err != nil {
-		return err
-	}
-	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	for k, i := range batch {
-		r := g.at[i]
-		if answers[k] == Answer(r.Bytes) {
-			g.whole[i] = true
-			g.sums[i] = crc32.Checksum(s.cfg.Memory[r.Offset:][:r.Bytes], castagnoli)
-		}
-		if answers[k] >= 0 && !g.whole[i] || answers[k].Code() == CodeInvalidParams {
-			s.mu.Lock()
-			s.stats.GetsOtherLength++
-			s.mu.Unlock()
-		}
-	}
-	return nil
 }
 
 // askOthers asks whether the chunks' other shards are there.
@@ -186,14 +148,11 @@ func (s *Store) askOthers(ctx context.Context, g *getting) error {
 	var keys []string
 	var owners []int
 	for i, others := range g.others {
-		if g.at[i].Bytes == 0 {
-			continue
-		}
 		for _, key := range others {
 			keys, owners = append(keys, key), append(owners, i)
 		}
 	}
-	answers, err := s.exist(ctx, keys)
+	answers, err := s.client.exist(ctx, keys)
 	if err != nil {
 		return err
 	}
@@ -208,28 +167,27 @@ func (s *Store) askOthers(ctx context.Context, g *getting) error {
 // endGet hands what arrived to the caller, or gives the memory back.
 func (s *Store) endGet(g *getting, err error) {
 	defer close(g.done)
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
 	if err == nil {
 		// What a reset has removed meanwhile is not given out.
-		_, err = s.currentLocked(g.name)
+		_, err = s.client.currentLocked(g.name)
 	}
 	results := make([]store.GetResult, len(g.items))
 	for i := range results {
 		r := g.at[i]
-		if err == nil && !g.left && g.whole[i] && !g.absent[i] && !s.deniedLocked(g.ns, g.keys[i]) {
+		if err == nil && !g.left && g.whole[i] && !g.absent[i] {
 			s.lastID++
 			s.refs[s.lastID] = r
 			results[i] = store.GetResult{
 				Status: store.GetReady, Ref: s.lastID, Place: store.Place{Offset: r.Offset, Bytes: uint32(r.Bytes)},
 				Checksum: g.sums[i], Tier: store.TierRemote,
 			}
-			s.stats.Gets++
-			s.stats.GetBytes += r.Bytes
+			s.client.stats.Gets++
 			continue
 		}
 		results[i].Status = store.GetAbsent
-		s.stats.GetsAbsent++
+		s.client.stats.GetsAbsent++
 		if r.Bytes > 0 {
 			s.staging.give(r.Offset, r.Bytes)
 		}
@@ -242,8 +200,8 @@ func (s *Store) Release(ctx context.Context, refs []uint64) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("release: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.client.mu.Lock()
+	defer s.client.mu.Unlock()
 	for _, ref := range refs {
 		if r, ok := s.refs[ref]; ok {
 			delete(s.refs, ref)

@@ -12,27 +12,27 @@ const probeLimit = 2 * time.Second
 
 // reach finds out whether the cluster may be asked, and makes up for removals that
 // are owed.
-func (s *Store) reach(ctx context.Context) error {
-	if err := s.probe(ctx); err != nil {
+func (c *Client) reach(ctx context.Context) error {
+	if err := c.probe(ctx); err != nil {
 		return err
 	}
-	return s.makeUp(ctx)
+	return c.makeUp(ctx)
 }
 
 // probe asks the breaker whether the cluster may be asked. When it was silent
 // before, it is asked a small question first. That has its own time: how long this
 // caller waits says nothing of the master.
-func (s *Store) probe(ctx context.Context) error {
-	s.mu.Lock()
-	what, why := s.breaker.ask(s.cfg.Now()), s.breaker.why
+func (c *Client) probe(ctx context.Context) error {
+	c.mu.Lock()
+	what, why := c.breaker.ask(c.cfg.Now()), c.breaker.why
 	switch {
-	case what == probe && s.closed: // nobody would wait for it
-		s.breaker.gaveUp()
+	case what == probe && c.closed: // nobody would wait for it
+		c.breaker.gaveUp()
 		what, why = deny, errClosed
 	case what == probe:
-		s.calls.Add(1)
+		c.calls.Add(1)
 	}
-	s.mu.Unlock()
+	c.mu.Unlock()
 	switch what {
 	case pass:
 		return nil
@@ -42,11 +42,11 @@ func (s *Store) probe(ctx context.Context) error {
 	}
 	result := make(chan error, 1)
 	go func() {
-		defer s.calls.Done()
+		defer c.calls.Done()
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeLimit)
 		defer cancel()
-		err := s.askNothing(limited)
-		s.noteProbe(err)
+		err := c.askNothing(limited)
+		c.noteProbe(err)
 		result <- err
 	}()
 	select {
@@ -58,22 +58,22 @@ func (s *Store) probe(ctx context.Context) error {
 }
 
 // noteProbe tells the breaker what became of its probe.
-func (s *Store) noteProbe(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c *Client) noteProbe(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	switch {
 	case err == nil:
-		s.breaker.answered()
+		c.breaker.answered()
 	case errors.Is(err, ErrNoTurn):
-		s.breaker.gaveUp()
+		c.breaker.gaveUp()
 	default:
-		s.breaker.failed(s.cfg.Now(), err)
+		c.breaker.failed(c.cfg.Now(), err)
 	}
 }
 
 // askNothing asks the master for a key that nobody has.
-func (s *Store) askNothing(ctx context.Context) error {
-	answers, err := s.cfg.Engine.Exist(ctx, []string{"mooncake-sidecar@nothing"})
+func (c *Client) askNothing(ctx context.Context) error {
+	answers, err := c.cfg.Engine.Exist(ctx, []string{"mooncake-sidecar@nothing"})
 	if err == nil {
 		err = goneIn("exist", answers)
 	}

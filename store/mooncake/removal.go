@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 const (
-	defaultLease = 10 * time.Second
+	// DefaultLease is how long a master leases what was asked for, unless told
+	// otherwise (default_kv_lease_ttl).
+	DefaultLease = 10 * time.Second
 	// owedPause is between two attempts to remove what has a lease.
 	owedPause = time.Second
 	// maxOwed bounds the keys that are owed; with more, their namespace is.
@@ -29,51 +32,51 @@ type owed struct {
 }
 
 // deniedLocked tells whether a key is not to be used.
-func (s *Store) deniedLocked(ns *namespace, key string) bool {
+func (c *Client) deniedLocked(ns *namespace, key string) bool {
 	if ns.dirty {
 		return true
 	}
-	_, denied := s.owed.keys[key]
+	_, denied := c.owed.keys[key]
 	return denied
 }
 
-func (s *Store) isDirty(ns *namespace) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c *Client) isDirty(ns *namespace) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return ns.dirty
 }
 
 // oweLocked notes that a key of the namespace is to be removed.
-func (s *Store) oweLocked(ns *namespace, key string) {
-	if len(s.owed.keys) < maxOwed {
-		s.owed.keys[key] = ns
+func (c *Client) oweLocked(ns *namespace, key string) {
+	if len(c.owed.keys) < maxOwed {
+		c.owed.keys[key] = ns
 		return
 	}
-	s.soilLocked(ns)
+	c.soilLocked(ns)
 }
 
 // soilLocked notes that all that the cluster has of the namespace is to be removed.
 // What has a lease now does not have it for ever: a removal later finds that.
-func (s *Store) soilLocked(ns *namespace) {
-	ns.dirty, ns.cleanFrom = true, s.cfg.Now().Add(s.cfg.Lease)
+func (c *Client) soilLocked(ns *namespace) {
+	ns.dirty, ns.cleanFrom = true, c.cfg.Now().Add(c.cfg.Lease)
 }
 
 // remove removes keys of a namespace, in as many calls as it takes. An object that
 // is gone is as good as one that was removed, and one that is owed, too. It goes on
 // after an error, and returns the first.
-func (s *Store) remove(ctx context.Context, ns *namespace, keys []string) (removed int, err error) {
-	err = s.probe(ctx)
+func (c *Client) remove(ctx context.Context, ns *namespace, keys []string) (removed int, err error) {
+	err = c.probe(ctx)
 	for from := 0; from < len(keys); from += MaxKeys {
 		batch := keys[from:min(from+MaxKeys, len(keys))]
 		var answers []Answer
 		var failed error
 		if err == nil || !unreached(err) {
-			answers, failed = s.cfg.Engine.Remove(ctx, batch)
-			s.mu.Lock()
-			failed = s.noteLocked("remove", answers, failed)
-			s.mu.Unlock()
+			answers, failed = c.cfg.Engine.Remove(ctx, batch)
+			c.mu.Lock()
+			failed = c.noteLocked("remove", answers, failed)
+			c.mu.Unlock()
 		}
-		n, other := s.settleRemoval(ns, batch, answers)
+		n, other := c.settleRemoval(ns, batch, answers)
 		removed += n
 		if err == nil {
 			err = cmp.Or(failed, other)
@@ -88,28 +91,28 @@ func unreached(err error) bool {
 }
 
 // settleRemoval notes what became of keys; what was not answered is owed.
-func (s *Store) settleRemoval(ns *namespace, keys []string, answers []Answer) (removed int, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (c *Client) settleRemoval(ns *namespace, keys []string, answers []Answer) (removed int, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for i, key := range keys {
 		if i >= len(answers) {
-			s.oweLocked(ns, key)
+			c.oweLocked(ns, key)
 			continue
 		}
 		switch code := answers[i].Code(); code {
 		case 0:
 			removed++
-			delete(s.owed.keys, key)
+			delete(c.owed.keys, key)
 		case CodeNotFound:
-			delete(s.owed.keys, key)
+			delete(c.owed.keys, key)
 		case CodeHasLease:
-			if _, again := s.owed.keys[key]; !again {
+			if _, again := c.owed.keys[key]; !again {
 				removed++
 			}
-			s.oweLocked(ns, key)
-			s.owed.until = s.cfg.Now().Add(owedPause)
+			c.oweLocked(ns, key)
+			c.owed.until = c.cfg.Now().Add(owedPause)
 		default:
-			s.oweLocked(ns, key)
+			c.oweLocked(ns, key)
 			if err == nil {
 				err = &Error{Op: "remove", Code: code, Text: key}
 			}
@@ -120,28 +123,28 @@ func (s *Store) settleRemoval(ns *namespace, keys []string, answers []Answer) (r
 
 // makeUp makes the removals that are owed, when it is time. It fails when the
 // cluster can't be reached.
-func (s *Store) makeUp(ctx context.Context) error {
-	s.mu.Lock()
-	now := s.cfg.Now()
+func (c *Client) makeUp(ctx context.Context) error {
+	c.mu.Lock()
+	now := c.cfg.Now()
 	var dirty []*namespace
-	for _, ns := range s.namespaces {
+	for _, ns := range c.namespaces {
 		if ns.dirty {
 			dirty = append(dirty, ns)
 		}
 	}
-	if s.owed.making || now.Before(s.owed.until) || len(dirty)+len(s.owed.keys) == 0 {
-		s.mu.Unlock()
+	if c.owed.making || now.Before(c.owed.until) || len(dirty)+len(c.owed.keys) == 0 {
+		c.mu.Unlock()
 		return nil
 	}
-	s.owed.making, s.owed.until = true, now.Add(owedPause)
+	c.owed.making, c.owed.until = true, now.Add(owedPause)
 	byNamespace, n := map[*namespace][]string{}, 0
-	for key, ns := range s.owed.keys {
+	for key, ns := range c.owed.keys {
 		if n++; n > MaxKeys {
 			break // the next time
 		}
 		byNamespace[ns] = append(byNamespace[ns], key)
 	}
-	s.mu.Unlock()
+	c.mu.Unlock()
 	var first error
 	note := func(err error) {
 		if first == nil || unreached(err) {
@@ -150,41 +153,41 @@ func (s *Store) makeUp(ctx context.Context) error {
 	}
 	for _, ns := range dirty {
 		if first == nil || !unreached(first) {
-			_, err := s.removeAll(ctx, ns)
+			_, err := c.removeAll(ctx, ns)
 			note(err)
 		}
 	}
 	for ns, keys := range byNamespace {
 		if first == nil || !unreached(first) {
-			_, err := s.remove(ctx, ns, keys)
+			_, err := c.remove(ctx, ns, keys)
 			note(err)
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.owed.making = false
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.owed.making = false
 	if first == nil {
 		return nil
 	}
 	if unreached(first) {
-		s.owed.until = time.Time{} // the breaker says when
+		c.owed.until = time.Time{} // the breaker says when
 		return first
 	}
-	s.cfg.Log.Warn("what is to be removed from the cluster is there yet; it is not used", "error", first)
+	c.cfg.Log.Warn("what is to be removed from the cluster is there yet; it is not used", "error", first)
 	return nil
 }
 
 // removeAll removes what the cluster has of a dirty namespace, which is clean when
 // nothing is left.
-func (s *Store) removeAll(ctx context.Context, ns *namespace) (shards int, err error) {
-	s.mu.Lock()
-	resets, last := ns.resets, !s.cfg.Now().Before(ns.cleanFrom)
+func (c *Client) removeAll(ctx context.Context, ns *namespace) (shards int, err error) {
+	c.mu.Lock()
+	resets, last := ns.resets, !c.cfg.Now().Before(ns.cleanFrom)
 	from := ns.cleanFrom
-	s.mu.Unlock()
-	shards, err = s.cfg.Engine.RemovePrefix(ctx, ns.keys.Scope)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	err = s.noteLocked("remove", nil, err)
+	c.mu.Unlock()
+	shards, err = c.cfg.Engine.RemovePrefix(ctx, ns.keys.Scope)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	err = c.noteLocked("remove", nil, err)
 	if err != nil {
 		return shards, err
 	}
@@ -200,24 +203,44 @@ func (s *Store) removeAll(ctx context.Context, ns *namespace) (shards int, err e
 // reset needs an engine that is paused. Chunks may have leases of others' and stay
 // for their length, so the namespace is empty and takes nothing for as long, and
 // longer where the cluster does not answer: an error does not bring them back.
-func (s *Store) Reset(ctx context.Context, n store.Namespace) (shards int, err error) {
-	s.mu.Lock()
-	ns, err := s.currentLocked(n)
+func (c *Client) Reset(ctx context.Context, n store.Namespace) (shards int, err error) {
+	c.mu.Lock()
+	ns, err := c.currentLocked(n)
 	if err == nil {
 		err = ctx.Err()
 	}
 	if err != nil {
-		s.mu.Unlock()
+		c.mu.Unlock()
 		return 0, fmt.Errorf("reset: %w", err)
 	}
 	ns.resets++
-	s.soilLocked(ns)
-	s.mu.Unlock()
-	if err = s.probe(ctx); err == nil {
-		shards, err = s.removeAll(ctx, ns)
+	c.soilLocked(ns)
+	c.mu.Unlock()
+	if err = c.probe(ctx); err == nil {
+		shards, err = c.removeAll(ctx, ns)
 	}
 	if err != nil {
 		return shards, fmt.Errorf("reset: %w", err)
+	}
+	return shards, nil
+}
+
+// Remove removes chunks by their hash, in every group, and returns how many shards
+// there were. What could not be removed is not found here any more, and is removed
+// when it can be.
+func (c *Client) Remove(ctx context.Context, n store.Namespace, hashes []kv.Hash) (shards int, err error) {
+	ns, err := c.current(ctx, n)
+	if err != nil {
+		return 0, fmt.Errorf("remove: %w", err)
+	}
+	var keys []string
+	for i := range hashes {
+		for g := range uint32(len(ns.spec.Groups)) {
+			keys = append(keys, ns.chunkKeys(g, &hashes[i])...)
+		}
+	}
+	if shards, err = c.remove(ctx, ns, keys); err != nil {
+		return shards, fmt.Errorf("remove: %w", err)
 	}
 	return shards, nil
 }

@@ -74,7 +74,7 @@ func TestLeased(t *testing.T) {
 // TestResetLeased: what had a lease during a reset is not found afterwards, however
 // the namespace is opened, and goes.
 func TestResetLeased(t *testing.T) {
-	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{Lease: 5 * time.Second})
+	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{ClientOptions: mooncake.ClientOptions{Lease: 5 * time.Second}})
 	r.mustPut(1)
 	r.cluster.GiveLeases()
 	r.expect(1, true)
@@ -132,7 +132,7 @@ func TestResetFails(t *testing.T) {
 
 // TestLateAndDown: a put that ends after a reset, and can't be removed, is not found.
 func TestLateAndDown(t *testing.T) {
-	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{Lease: time.Second})
+	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{ClientOptions: mooncake.ClientOptions{Lease: time.Second}})
 	grants, err := r.start(1)
 	if err != nil {
 		t.Fatal(err)

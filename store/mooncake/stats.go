@@ -2,24 +2,27 @@ package mooncake
 
 import "maps"
 
-// Stats counts what a Store did.
+// Stats counts what a Client did, and the Store over it.
 type Stats struct {
-	// Puts and PutBytes were stored, PutsExisting were there before.
-	Puts, PutBytes, PutsExisting uint64
-	// PutsFailed were granted and came to nothing; PutsNoRoom found the staging
-	// memory or the cluster full before.
-	PutsFailed, PutsNoRoom uint64
-	// PutsChanged of those that failed did not have their checksum any more.
+	// Puts and PutBytes were stored.
+	Puts, PutBytes uint64
+	// PutsChanged did not have their checksum any more.
 	PutsChanged uint64
-	// Gets and GetBytes were read, GetsAbsent were not to be had, GetsNoRoom found
-	// the staging memory full, GetsOtherLength were objects of another length.
-	Gets, GetBytes, GetsAbsent, GetsNoRoom, GetsOtherLength uint64
+	// GetBytes were read, GetsOtherLength were objects of another length.
+	GetBytes, GetsOtherLength uint64
 	// Outages is how often the cluster began not to answer.
 	Outages uint64
-	// StagingBytes is the size of the staging memory, StagingFree what is free of it.
-	StagingBytes, StagingFree uint64
 	// Codes counts the failures of single keys by Mooncake's code.
 	Codes map[Code]uint64
+
+	// Of a Store: PutsExisting were there before, PutsFailed were granted and came to
+	// nothing, PutsNoRoom found the staging memory or the cluster full before.
+	PutsExisting, PutsFailed, PutsNoRoom uint64
+	// Gets were given out, GetsAbsent were not to be had, GetsNoRoom found the
+	// staging memory full.
+	Gets, GetsAbsent, GetsNoRoom uint64
+	// StagingBytes is the size of the staging memory, StagingFree what is free of it.
+	StagingBytes, StagingFree uint64
 }
 
 // maxCodes bounds Codes: what is beyond is counted as CodeInternal.
@@ -35,13 +38,9 @@ func (s *Stats) failed(code Code) {
 	s.Codes[code]++
 }
 
-// Stats returns what was counted.
-func (s *Store) Stats() Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	stats := s.stats
+func (c *Client) statsLocked() Stats {
+	stats := c.stats
 	stats.Codes = maps.Clone(stats.Codes)
-	stats.Outages = s.breaker.opened
-	stats.StagingBytes, stats.StagingFree = s.staging.bytes, s.staging.freeBytes
+	stats.Outages = c.breaker.opened
 	return stats
 }

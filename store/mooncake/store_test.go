@@ -21,13 +21,13 @@ func TestBehaviour(t *testing.T) {
 	for name, keySpace := range map[string]string{"our keys": "", "in-tree keys": "team@"} {
 		t.Run(name, func(t *testing.T) {
 			storetest.TestStore(t, func(t *testing.T) store.Store {
-				r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{Keys: func(spec *kv.NamespaceSpec) (mooncake.Keyspace, error) {
+				r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{ClientOptions: mooncake.ClientOptions{Keys: func(spec *kv.NamespaceSpec) (mooncake.Keyspace, error) {
 					mine := *spec
 					if keySpace != "" {
 						mine.KeySpace = keySpace + spec.Model
 					}
 					return mooncake.NamespaceKeys(&mine)
-				}})
+				}}})
 				t.Cleanup(r.settled)
 				return r.Store
 			})
@@ -123,7 +123,7 @@ func TestManyItems(t *testing.T) {
 
 // TestPins: a put's pin and the store's replication reach the cluster.
 func TestPins(t *testing.T) {
-	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{Replication: mooncake.Replication{Replicas: 2, PreferredSegments: []string{"here:1"}}})
+	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{ClientOptions: mooncake.ClientOptions{Replication: mooncake.Replication{Replicas: 2, PreferredSegments: []string{"here:1"}}}})
 	var commits []store.PutCommit
 	for i, pin := range []store.Pin{store.PinNone, store.PinSoft, store.PinHard} {
 		grants, err := r.PutStart(t.Context(), r.ns, store.PutOptions{Pin: pin}, []store.PutItem{{Hash: hashOf(i)}})
@@ -224,7 +224,7 @@ func TestReports(t *testing.T) {
 // TestStagingOutside: memory that the engine does not have is refused.
 func TestStagingOutside(t *testing.T) {
 	for _, r := range []mooncake.Range{{Offset: 0, Bytes: 101}, {Offset: 101, Bytes: 0}, {Offset: 50, Bytes: ^uint64(0)}} {
-		_, err := mooncake.New(mooncake.Options{Memory: make([]byte, 100), Staging: r})
+		_, err := mooncake.New(mooncake.Options{ClientOptions: mooncake.ClientOptions{Memory: make([]byte, 100)}, Staging: r})
 		if err == nil || !strings.Contains(err.Error(), "staging") {
 			t.Errorf("%+v: %v", r, err)
 		}

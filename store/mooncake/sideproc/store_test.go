@@ -29,8 +29,8 @@ func TestStore(t *testing.T) {
 			storetest.TestStore(t, func(t *testing.T) store.Store {
 				// Every store begins empty: its keys are its own.
 				prefix := fmt.Sprintf("store-%d@", stores.Add(1))
-				s, err := mooncake.New(mooncake.Options{
-					Engine: e, Memory: memory.Bytes(), Staging: mooncake.Range{Bytes: 4 << 20}, Log: quiet(t),
+				s, err := mooncake.New(mooncake.Options{Staging: mooncake.Range{Bytes: 4 << 20}, ClientOptions: mooncake.ClientOptions{
+					Engine: e, Memory: memory.Bytes(), Log: quiet(t),
 					Keys: func(spec *kv.NamespaceSpec) (mooncake.Keyspace, error) {
 						mine := *spec
 						mine.CachePrefix = prefix
@@ -39,7 +39,7 @@ func TestStore(t *testing.T) {
 						}
 						return mooncake.NamespaceKeys(&mine)
 					},
-				})
+				}})
 				if err != nil {
 					t.Fatal(err)
 				}
