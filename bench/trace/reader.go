@@ -15,6 +15,8 @@ type Reader struct {
 	line  int
 	last  int64 // timestamp
 	err   error
+	// unknown is told of unknown fields; nil refuses them.
+	unknown func(field string)
 }
 
 // NewReader reads from in, which errors call name.
@@ -56,12 +58,12 @@ func (r *Reader) next() (Request, error) {
 	if len(bytes.TrimSpace(line)) == 0 {
 		return Request{}, fmt.Errorf("%s:%d: %w: the line is empty", r.name, r.line, ErrRequest)
 	}
-	request, err := parse(line)
+	request, err := parse(line, r.unknown)
 	if err != nil {
 		return Request{}, fmt.Errorf("%s:%d: %w", r.name, r.line, err)
 	}
 	if request.TimestampMS < r.last {
-		return Request{}, fmt.Errorf("%s:%d: %w: field \"timestamp\": %d is before %d, the line above", r.name, r.line, ErrRequest, request.TimestampMS, r.last)
+		return Request{}, fmt.Errorf("%s:%d: %w: %d is before %d, the line above", r.name, r.line, ErrOrder, request.TimestampMS, r.last)
 	}
 	r.last = request.TimestampMS
 	return request, nil

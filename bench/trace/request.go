@@ -35,6 +35,14 @@ type Request struct {
 // ErrRequest: a line is no request.
 var ErrRequest = errors.New("not a request")
 
+// What a line that is no request suffers from, each an ErrRequest.
+var (
+	ErrTruncated = fmt.Errorf("%w: the line ends too early", ErrRequest)
+	ErrBlocks    = fmt.Errorf("%w: field \"hash_ids\"", ErrRequest)
+	ErrOrder     = fmt.Errorf("%w: field \"timestamp\"", ErrRequest)
+	ErrUnknown   = fmt.Errorf("%w: unknown field", ErrRequest)
+)
+
 // number is an integer without sign, fraction and exponent.
 type number int64
 
@@ -57,8 +65,9 @@ func clip(text []byte) string {
 	return string(text[:most]) + "..."
 }
 
-// parse reads one line. Errors name the field.
-func parse(line []byte) (Request, error) {
+// parse reads one line. Errors name the field. Unknown fields go to unknown; if
+// that is nil they are an error.
+func parse(line []byte, unknown func(field string)) (Request, error) {
 	var r Request
 	seen := map[string]bool{}
 	d := json.NewDecoder(bytes.NewReader(line))
@@ -75,7 +84,7 @@ func parse(line []byte) (Request, error) {
 			return r, fmt.Errorf("%w: field %q stands there twice", ErrRequest, field)
 		}
 		seen[field] = true
-		if err := r.readField(d, field); err != nil {
+		if err := r.readField(d, field, unknown); err != nil {
 			return r, err
 		}
 	}
@@ -94,7 +103,7 @@ func parse(line []byte) (Request, error) {
 	return r, err
 }
 
-func (r *Request) readField(d *json.Decoder, field string) error {
+func (r *Request) readField(d *json.Decoder, field string, unknown func(field string)) error {
 	var n number
 	var err error
 	switch field {
@@ -115,7 +124,12 @@ func (r *Request) readField(d *json.Decoder, field string) error {
 			r.HashIDs[i] = int64(id)
 		}
 	default:
-		return fmt.Errorf("%w: unknown field %q", ErrRequest, clip([]byte(field)))
+		if unknown == nil {
+			return fmt.Errorf("%w %q", ErrUnknown, clip([]byte(field)))
+		}
+		unknown(clip([]byte(field)))
+		var skipped json.RawMessage
+		err = d.Decode(&skipped)
 	}
 	if err != nil {
 		return syntax(err, fmt.Sprintf("field %q", field))
@@ -127,7 +141,7 @@ func (r *Request) readField(d *json.Decoder, field string) error {
 func syntax(err error, want string) error {
 	switch {
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
-		return fmt.Errorf("%w: the line ends too early: %s", ErrRequest, want)
+		return fmt.Errorf("%w: %s", ErrTruncated, want)
 	case err != nil:
 		return fmt.Errorf("%w: %s: %w", ErrRequest, want, err)
 	}
@@ -143,12 +157,12 @@ func (r *Request) check() error {
 		return fmt.Errorf("%w: field \"input_length\": %d tokens, at most %d are read", ErrRequest, r.InputTokens, maxTokens)
 	}
 	if want := (r.InputTokens + BlockTokens - 1) / BlockTokens; int64(len(r.HashIDs)) != want {
-		return fmt.Errorf("%w: field \"hash_ids\": %d ids, the %d tokens of input_length have %d blocks", ErrRequest, len(r.HashIDs), r.InputTokens, want)
+		return fmt.Errorf("%w: %d ids, the %d tokens of input_length have %d blocks", ErrBlocks, len(r.HashIDs), r.InputTokens, want)
 	}
 	places := make(map[int64]int, len(r.HashIDs))
 	for i, id := range r.HashIDs {
 		if before, twice := places[id]; twice {
-			return fmt.Errorf("%w: field \"hash_ids\": id %d stands at %d and at %d", ErrRequest, id, before, i)
+			return fmt.Errorf("%w: id %d stands at %d and at %d", ErrBlocks, id, before, i)
 		}
 		places[id] = i
 	}
