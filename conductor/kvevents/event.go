@@ -18,13 +18,15 @@ const (
 // the highest.
 type Hash uint64
 
+const hashBytes = 8
+
 // HashOf returns the wire form of a block hash. A hash shorter than eight bytes is
 // none of vLLM's.
 func HashOf(block []byte) Hash {
-	if len(block) < 8 {
+	if len(block) < hashBytes {
 		return 0
 	}
-	return Hash(binary.BigEndian.Uint64(block[len(block)-8:]))
+	return Hash(binary.BigEndian.Uint64(block[len(block)-hashBytes:]))
 }
 
 // Batch is what one message on the stream has.
@@ -63,6 +65,8 @@ type BlockStored struct {
 	// the list as it came, one entry a hash, for those who hash anew.
 	HasExtraKeys bool
 	ExtraKeys    []byte
+	// Tenant and Backend are named by a store that serves several: Mooncake's master.
+	Tenant, Backend string
 }
 
 // BlockRemoved says that blocks, or one copy of them, are held no more.
@@ -70,6 +74,8 @@ type BlockRemoved struct {
 	Hashes []Hash
 	Medium string
 	Group  *int
+	// Tenant and Backend are named by a store that serves several.
+	Tenant, Backend string
 }
 
 // AllBlocksCleared says that nothing of what the publisher has told of is held any

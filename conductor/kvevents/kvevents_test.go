@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
+	"math/rand/v2"
 	"os"
 	"reflect"
 	"strings"
@@ -198,7 +199,11 @@ func FuzzDecode(f *testing.F) {
 }
 
 func BenchmarkDecode(b *testing.B) {
+	random := rand.New(rand.NewPCG(1, 2))
 	tokens := make([]uint32, 128*16)
+	for i := range tokens {
+		tokens[i] = random.Uint32N(150_000) // of a large vocabulary: half of them have five bytes
+	}
 	hashes := make([]Hash, 128)
 	for i := range hashes {
 		hashes[i] = Hash(i) * 0x9E3779B97F4A7C15
@@ -208,6 +213,8 @@ func BenchmarkDecode(b *testing.B) {
 		b.Fatal(err)
 	}
 	d := NewDecoder()
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, err := d.Decode(data); err != nil {
 			b.Fatal(err)

@@ -2,10 +2,9 @@ package kvevents
 
 import "github.com/ugorji/go/codec"
 
-// The structs below are the events on the wire: the fields in the order in which
-// old publishers write them as arrays, the names as new ones write them as maps.
-// The first is the class name in both. vLLM leaves fields with a default out of its
-// maps, those that may be nil last.
+// The structs below are the events as they are written: maps, with vLLM's names in
+// vLLM's order. It leaves fields with a default out of its maps, those that may be
+// nil last.
 
 type wireStored struct {
 	Type      string    `codec:"type"`
@@ -33,20 +32,7 @@ type wireCleared struct {
 	Type string `codec:"type"`
 }
 
-// wireTag reads the class name and nothing else.
-type wireTag struct {
-	Type string `codec:"type"`
-}
-
-// wireBatch has its events undecoded: their names say how to read them.
-type wireBatch struct {
-	_struct bool        `codec:",toarray"` //nolint:unused // codec looks for it
-	Time    float64     //
-	Events  []codec.Raw //
-	Rank    *int        //
-}
-
-// outBatch is wireBatch for writing.
+// outBatch is a batch.
 type outBatch struct {
 	_struct bool    `codec:",toarray"` //nolint:unused // codec looks for it
 	Time    float64 //
@@ -54,19 +40,11 @@ type outBatch struct {
 	Rank    *int    //
 }
 
-// maxDepth bounds how deep values are nested: extra keys are lists of tuples.
-const maxDepth = 16
-
-// handle makes the codec's settings. They are fixed, and safe to share once used.
+// handle makes the codec's settings.
 func handle() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
-	h.WriteExt = true    // bin for bytes, str for text
-	h.RawToString = true // old publishers may write names in either
-	h.Raw = true
-	h.MaxDepth = maxDepth
-	h.MaxInitLen = 1 << 10 // memory follows what is there, not what is announced
-	h.ZeroCopy = true
+	h.WriteExt = true // bin for bytes, str for text
+	h.Raw = true      // extra keys are passed on as they came
 	h.PositiveIntUnsigned = true
-	h.ErrorIfNoArrayExpand = false
 	return h
 }
