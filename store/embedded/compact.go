@@ -69,7 +69,7 @@ func (m *Master) vacateLocked(id uint32, budget int, drop bool) int {
 			continue // it went with another shard, or made room
 		}
 		young := !drop || age(m.clock.elapsed, m.lastUse[rec]) < mean/2
-		if young && budget >= int(slotBytes) && m.live[rec].state == Active && m.movableLocked(rec, slot) && m.placeForLocked(rec, slotBytes, drop && m.lower == nil) {
+		if young && budget >= int(slotBytes) && m.live[rec].state == Active && m.movableLocked(rec, slot) && m.placeForLocked(rec, slotBytes, drop && m.down() == nil) {
 			if still, ok := m.seg.ownerOf(slot); ok && still == rec {
 				m.moveSlotLocked(rec, slot)
 				budget -= int(slotBytes)

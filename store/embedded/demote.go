@@ -7,7 +7,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/disk"
 )
 
-// A put needs its slots at once and a disk takes its time, so chunks are written
+// A put needs its slots at once and a disk, or a cluster, takes its time, so chunks are written
 // before their room is needed: when a slot size has less than a reserve left, the
 // policy's next victims are handed to the tier. They stay in memory and are hit
 // there (state migrating); once written they wait in line to be dropped, and are
@@ -44,12 +44,12 @@ const (
 
 // demoteAheadLocked sees to it that the groups' slot sizes have their reserve.
 func (m *Master) demoteAheadLocked(groups []groupInfo) {
-	if m.lower == nil {
+	if m.down() == nil {
 		return
 	}
 	for i := range groups {
 		g := &groups[i]
-		for m.reserveShortLocked(g) && m.lower.tier.CanDemote(uint64(g.shardBytes)*uint64(bits.OnesCount64(g.complete))) {
+		for m.reserveShortLocked(g) && m.lower.down.CanDemote(uint64(g.shardBytes)*uint64(bits.OnesCount64(g.complete))) {
 			rec, ok := m.victimOfLocked(false, func(k *chunkKind) bool { return k.slotBytes == g.slotBytes })
 			if !ok {
 				break
@@ -67,7 +67,7 @@ func (m *Master) reserveShortLocked(g *groupInfo) bool {
 		return false
 	}
 	slots := uint64(class.slabs) * m.seg.SlabBytes / uint64(g.slotBytes)
-	want := min(m.lower.tier.QueueBytes()/uint64(g.slotBytes), slots/reserveShare)
+	want := min(m.lower.down.QueueBytes()/uint64(g.slotBytes), slots/reserveShare)
 	// A few chunks at least, of large ones too.
 	want = max(want, min(leastReserve*uint64(bits.OnesCount64(g.complete)), slots/2))
 	return m.alloc.spareSlots(g.slotBytes)+uint64(m.lower.spare[g.slotBytes]) < want
@@ -93,23 +93,21 @@ func (m *Master) demoteLocked(rec uint32) {
 	g := m.groupOf(&r)
 	mv := &move{record: rec, size: g.slotBytes}
 	m.lower.moves[rec] = mv
-	chunk := disk.Chunk{Key: m.diskKeyOf(&r), Depth: r.depth, Tag: m.tags[r.saltTag], ShardBytes: g.shardBytes}
-	source := m.shardsLocked(&r, g, mv, &chunk)
+	chunk := m.chunkBelowLocked(&r, g)
+	source, slots := m.shardsLocked(&r, g, &chunk)
+	mv.slots = slots
 	m.lower.spare[mv.size] += uint32(len(mv.slots))
-	if _, there := m.lower.tier.Look(&chunk.Key); there {
+	if _, there := m.lower.down.Look(&chunk.Key); there {
 		m.lower.stats.Clean++
-		m.lower.tier.Touch(&chunk.Key) // it was in use until lately
+		m.lower.down.Touch(&chunk.Key) // it was in use until lately
 		mv.kept = true
 		m.lineUpLocked(mv)
 		return
 	}
-	if r.parent != 0 {
-		chunk.Parent = unscoped(&r, r.parent)
-	}
 	if r.expires != 0 {
-		chunk.Expires = m.lower.tier.Deadline(untilDeadline(m.clock.elapsed, r.expires))
+		chunk.Expires = m.lower.down.Deadline(untilDeadline(m.clock.elapsed, r.expires))
 	}
-	if !m.lower.tier.Demote(chunk, source, func(err error) { m.written(mv, err) }) {
+	if !m.lower.down.Demote(chunk, source, func(err error) { m.written(mv, err) }) {
 		m.lineUpLocked(mv) // its turn to go has come all the same
 		return
 	}
@@ -119,21 +117,31 @@ func (m *Master) demoteLocked(rec uint32) {
 	}
 }
 
+// chunkBelowLocked describes a chunk to a tier below, without its checksums and the
+// end of its time.
+func (m *Master) chunkBelowLocked(r *record, g *groupInfo) disk.Chunk {
+	chunk := disk.Chunk{Key: m.diskKeyOf(r), Depth: r.depth, Tag: m.tags[r.saltTag], ShardBytes: g.shardBytes}
+	if r.parent != 0 {
+		chunk.Parent = unscoped(r, r.parent)
+	}
+	return chunk
+}
+
 // shardsLocked lists a whole chunk's slots, checksums and bytes, by shard.
-func (m *Master) shardsLocked(r *record, g *groupInfo, mv *move, chunk *disk.Chunk) [][]byte {
+func (m *Master) shardsLocked(r *record, g *groupInfo, chunk *disk.Chunk) (source [][]byte, slots []uint32) {
 	n := bits.OnesCount64(g.complete)
-	source := make([][]byte, n)
+	source = make([][]byte, n)
 	chunk.Checksums = make([]uint32, n)
 	for slot := r.slot; slot != noSlot; {
 		e, ok := m.seg.readSlot(slot)
 		if !ok {
 			break
 		}
-		mv.slots = append(mv.slots, slot)
+		slots = append(slots, slot)
 		source[e.shard], chunk.Checksums[e.shard] = m.memoryOf(slot, g), e.checksum
 		slot = e.next
 	}
-	return source
+	return source, slots
 }
 
 // written ends the writing of a chunk. The tier calls it.
@@ -248,12 +256,12 @@ func (m *Master) loseLocked(rec uint32) {
 // countLostLocked counts a chunk that memory drops although the disk does not
 // have it.
 func (m *Master) countLostLocked(rec uint32, why RemoveReason) {
-	if m.lower == nil || why != RemovedEvicted && why != RemovedForSlab || !m.live[rec].state.Whole() {
+	if m.down() == nil || why != RemovedEvicted && why != RemovedForSlab || !m.live[rec].state.Whole() {
 		return
 	}
 	r := m.seg.peekRecord(rec)
 	key := m.diskKeyOf(&r)
-	if _, there := m.lower.tier.Look(&key); !there {
+	if _, there := m.lower.down.Look(&key); !there {
 		m.lower.stats.Lost++
 	}
 }

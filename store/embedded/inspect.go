@@ -31,6 +31,9 @@ const (
 	// ChunkOnDisk: it is not whole in memory, but on the disk. A lookup counts it as
 	// present as long as the disk is quick enough.
 	ChunkOnDisk
+	// ChunkInCluster: it is on none of this node's tiers, and the cluster was known to
+	// have it a moment ago.
+	ChunkInCluster
 )
 
 // NamespaceEntry is a namespace of the store.
@@ -97,18 +100,25 @@ func (m *Master) inspectSome(id store.NamespaceID, groups []uint32, hashes []kv.
 	return nil
 }
 
-// inspectBelowLocked looks on the disk for what memory does not have.
+// inspectBelowLocked looks below for what memory does not have.
 func (m *Master) inspectBelowLocked(id store.NamespaceID, groups []uint32, hashes []kv.Hash, states []ChunkState) {
 	if m.lower == nil {
 		return
 	}
+	sources, n := m.lower.sources()
 	for i, g := range groups {
 		if states[i] != ChunkAbsent && states[i] != ChunkPartial {
 			continue
 		}
 		key := m.diskKey(id, g, &hashes[i])
-		if _, there := m.lower.tier.Look(&key); there {
-			states[i] = ChunkOnDisk
+		for _, source := range sources[:n] {
+			if _, there := source.Look(&key); there {
+				states[i] = ChunkOnDisk
+				if source == Lower(m.lower.cluster) {
+					states[i] = ChunkInCluster
+				}
+				break
+			}
 		}
 	}
 }

@@ -64,7 +64,9 @@ type granting struct {
 	chunks []store.ChunkKey
 	lease  *grantedLease
 	budget uint64
-	below  []int // chunks that may be on the disk
+	below  []int // chunks that may be below
+	// first is where each group's chunks begin; nil until it is asked for.
+	first map[uint32]int
 }
 
 func (m *Master) beginGrant(g *granting) bool {
@@ -99,7 +101,7 @@ func (m *Master) grantSome(g *granting, from, to int) bool {
 			g.below = append(g.below, i)
 			continue
 		}
-		m.live[rec].fromDisk = false
+		m.live[rec].from = store.TierHost
 		size := groups[c.Group].wholeBytes()
 		if m.leases.bytes+size > g.budget {
 			m.stats.LeasesRefused++

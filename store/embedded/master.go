@@ -99,7 +99,7 @@ type Master struct {
 	quotaSet  bool        // an owner may be over its quota, because that was set
 	pinned    uint64      // bytes of the chunks that are pinned hard
 	draining  bool
-	lower     *lower // the disk tier, or nil; the pointer is set before anybody is served
+	lower     *lower // what is below the memory, or nil; the pointer is set before anybody is served
 
 	clock   storeClock
 	dropped time.Duration // how long the chunk that was dropped last had not been used
@@ -145,8 +145,8 @@ type liveRecord struct {
 	state   State
 	kept    bool // pinned hard, and unknown to the policy
 	away    bool // on its way down to the disk, and unknown to the policy, see move
-	// fromDisk: it was read from the disk for the request at hand.
-	fromDisk bool
+	// from: where it was read from for the request at hand; TierHost: it was here.
+	from store.Tier
 }
 
 func (l *liveRecord) inUse() bool { return l.readers != 0 || l.leases != 0 || l.puts != 0 }
@@ -310,6 +310,7 @@ func (m *Master) OpenNamespace(spec *kv.NamespaceSpec) (store.Namespace, error) 
 			return store.Namespace{}, err
 		}
 		m.addNamespaceLocked(i, spec)
+		m.openBelowLocked(store.NamespaceID(i))
 		m.feed.add(Change{Kind: Opened, Namespace: store.NamespaceID(i)})
 	}
 	return store.Namespace{ID: store.NamespaceID(i), ResetEpoch: m.epochLocked(store.NamespaceID(i))}, nil

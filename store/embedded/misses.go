@@ -17,6 +17,8 @@ const (
 	MissExpired
 	// MissDisk: it is on the disk, which can't bring it in time.
 	MissDisk
+	// MissCluster: the cluster has it, but not so much can be brought for one request.
+	MissCluster
 	missReasons
 )
 
@@ -25,7 +27,7 @@ const MissReasons = missReasons
 
 // String returns the reason's name in metrics.
 func (r MissReason) String() string {
-	return [missReasons + 1]string{"absent", "partial", "load_failed", "expired", "disk_busy", "unknown"}[min(r, missReasons)]
+	return [missReasons + 1]string{"absent", "partial", "load_failed", "expired", "disk_busy", "cluster_busy", "unknown"}[min(r, missReasons)]
 }
 
 // missCounts counts answers of lookups. Each lookup counts its own and adds them

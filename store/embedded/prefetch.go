@@ -30,7 +30,7 @@ func (m *Master) Prefetch(ns store.NamespaceID, keys []store.ChunkKey) (begun in
 func (m *Master) PrefetchAll(ctx context.Context, ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error) {
 	for {
 		var read <-chan struct{}
-		if m.lower != nil {
+		if m.disk() != nil {
 			read = m.lower.tier.ReadEvent() // before it is looked how much may be read
 		}
 		n, left, err := m.prefetch(ns, keys)
@@ -70,7 +70,7 @@ func (m *Master) prefetchSome(ns store.NamespaceID, keys []store.ChunkKey) (begu
 	if err != nil {
 		return 0, 0, err
 	}
-	if m.lower == nil {
+	if m.disk() == nil {
 		return 0, 0, fmt.Errorf("%w; set disk_dir", ErrNoTier)
 	}
 	m.timeLocked()
@@ -81,7 +81,7 @@ func (m *Master) prefetchSome(ns store.NamespaceID, keys []store.ChunkKey) (begu
 		if _, known := m.findLocked(ns, keys[i].Group, &keys[i].Hash); known || len(m.undeclared) > 0 {
 			continue
 		}
-		p := &promotion{key: m.diskKey(ns, keys[i].Group, &keys[i].Hash)}
+		p := &promotion{key: m.diskKey(ns, keys[i].Group, &keys[i].Hash), from: m.lower.tier}
 		found, there := m.lower.tier.Look(&p.key)
 		if !there {
 			continue

@@ -21,6 +21,8 @@ import (
 // held until the tier is done with them.
 type promotion struct {
 	key     disk.Key
+	from    Lower
+	lineage lineage
 	record  uint32
 	tickets []uint64 // by shard
 	// wanted: a request waits for it.
@@ -44,7 +46,7 @@ func (m *Master) comingLocked(rec uint32) bool {
 // in memory when the caller looked, and returns its record, also of one that has
 // arrived since. False: it is not on the disk, a load of it has just failed, or
 // there is no room.
-func (m *Master) wantLocked(ns store.NamespaceID, chunk *store.ChunkKey) (uint32, bool) {
+func (m *Master) wantLocked(ns store.NamespaceID, chunk *store.ChunkKey, of lineage) (uint32, bool) {
 	if m.lower == nil || len(m.undeclared) > 0 {
 		return 0, false
 	}
@@ -58,18 +60,20 @@ func (m *Master) wantLocked(ns store.NamespaceID, chunk *store.ChunkKey) (uint32
 		}
 		return rec, coming
 	}
-	p := &promotion{key: m.diskKey(ns, chunk.Group, &chunk.Hash), wanted: true}
-	found, ok := m.lower.tier.Offers(&p.key)
-	if !ok {
-		return 0, false
+	key := m.diskKey(ns, chunk.Group, &chunk.Hash)
+	sources, n := m.lower.sources()
+	for _, source := range sources[:n] {
+		if found, ok := source.Offers(&key); ok {
+			return m.promoteLocked(&promotion{key: key, from: source, lineage: of, wanted: true}, ns, chunk, found)
+		}
 	}
-	return m.promoteLocked(p, ns, chunk, found)
+	return 0, false
 }
 
 // promoteLocked begins to bring a chunk up that memory has nothing of. Nothing is
 // evicted for one that the disk can't bring.
 func (m *Master) promoteLocked(p *promotion, ns store.NamespaceID, chunk *store.ChunkKey, found disk.Found) (uint32, bool) {
-	if !m.lower.tier.CanFetch() {
+	if !p.from.CanFetch() {
 		m.lower.stats.PromotionsRefused++
 		return 0, false
 	}
@@ -79,7 +83,7 @@ func (m *Master) promoteLocked(p *promotion, ns store.NamespaceID, chunk *store.
 		return 0, false
 	}
 	m.lower.coming[p.record] = p
-	if !m.lower.tier.Fetch(p.key, into, func(c *disk.Chunk, err error) { m.arrived(p, c, err) }) {
+	if !p.from.Fetch(p.key, into, func(c *disk.Chunk, err error) { m.arrived(p, c, err) }) {
 		m.lower.stats.PromotionsRefused++
 		m.abandonLocked(p)
 		return 0, false
@@ -94,7 +98,7 @@ func (m *Master) grantPromotionLocked(p *promotion, ns store.NamespaceID, chunk 
 		return nil, false
 	}
 	call := &putCall{
-		client: &promoter, near: anyHome, namespace: ns, owner: owner{namespace: uint16(ns), tag: tag}, ttl: m.lower.tier.Left(found.Expires),
+		client: &promoter, near: anyHome, namespace: ns, owner: owner{namespace: uint16(ns), tag: tag}, ttl: p.from.Left(found.Expires),
 		full: map[uint32]bool{}, overQuota: map[uint32]bool{},
 	}
 	g := &m.namespaces[ns].groups[chunk.Group]
@@ -132,9 +136,12 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 	defer m.mu.Unlock()
 	if err != nil {
 		m.lower.stats.PromotionsFailed++
+		if m.isCluster(p.from) {
+			m.lower.stats.Cluster.PromotionsFailed++
+		}
 		if p.wanted {
 			// Who waits for it is told that it is gone, and not to try again at once.
-			m.lower.tier.MissOnce(&p.key)
+			p.from.MissOnce(&p.key)
 		}
 		m.abandonLocked(p)
 		return
@@ -145,9 +152,13 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 	}
 	delete(m.lower.coming, p.record)
 	r := m.seg.peekRecord(p.record)
-	r.depth = min(c.Depth, maxDepth)
-	if c.Parent != 0 {
-		r.parent = unscoped(&r, c.Parent) // puts the scope on again
+	of := lineage{c.Parent, c.Depth}
+	if of == (lineage{}) {
+		of = p.lineage
+	}
+	r.depth = min(of.depth, maxDepth)
+	if of.parent != 0 {
+		r.parent = unscoped(&r, of.parent) // puts the scope on again
 	}
 	m.seg.writeRecord(p.record, &r)
 	m.lower.stats.Promoted++
@@ -156,10 +167,14 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 	for shard, ticket := range p.tickets {
 		put := m.puts[ticket]
 		delete(m.puts, ticket)
-		m.publishLocked(put, c.Checksums[shard])
+		m.publishShardLocked(put, c.Checksums[shard])
 	}
 	m.stats.PutsEnded, m.stats.StoredBytes = ended, stored
-	m.live[p.record].fromDisk = true
+	m.live[p.record].from = store.TierDisk
+	if m.isCluster(p.from) {
+		m.live[p.record].from = store.TierRemote
+		m.lower.stats.Cluster.Promoted++
+	}
 	m.demoteAheadLocked(m.namespaces[r.namespace].groups)
 }
 
@@ -175,7 +190,7 @@ func (m *Master) loadMissingLocked(c *client, ns store.NamespaceID, items []stor
 		if results[i].Status != store.GetAbsent || int(items[i].Group) >= len(groups) || groups[items[i].Group].complete>>items[i].Shard&1 == 0 {
 			continue
 		}
-		rec, ok := m.wantLocked(ns, &store.ChunkKey{Group: items[i].Group, Hash: items[i].Hash})
+		rec, ok := m.wantLocked(ns, &store.ChunkKey{Group: items[i].Group, Hash: items[i].Hash}, lineage{})
 		switch {
 		case ok && m.live[rec].state.Whole():
 			m.stats.GetsAbsent--
@@ -189,11 +204,14 @@ func (m *Master) loadMissingLocked(c *client, ns store.NamespaceID, items []stor
 
 // tierLocked tells where a chunk came from for the load at hand.
 func (m *Master) tierLocked(rec uint32) store.Tier {
-	if m.live[rec].fromDisk {
+	switch m.live[rec].from {
+	case store.TierHost:
+	case store.TierDisk:
 		m.lower.stats.Hits++
-		return store.TierDisk
+	case store.TierRemote:
+		m.lower.stats.Cluster.Hits++
 	}
-	return store.TierHost
+	return m.live[rec].from
 }
 
 // unscoped takes the namespace and group out of a key digest of the record's own

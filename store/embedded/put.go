@@ -212,11 +212,14 @@ func (m *Master) endPutLocked(c *client, commit store.PutCommit) bool {
 		m.stats.PutsVoid++
 		return false
 	}
-	m.publishLocked(p, commit.Checksum)
+	if m.publishShardLocked(p, commit.Checksum) {
+		m.shareLocked(p.record)
+	}
 	return true
 }
 
-func (m *Master) publishLocked(p *openPut, checksum uint32) {
+// publishShardLocked makes a shard known, and tells whether the chunk is whole with it.
+func (m *Master) publishShardLocked(p *openPut, checksum uint32) (whole bool) {
 	r := m.seg.peekRecord(p.record)
 	l := &m.live[p.record]
 	l.puts--
@@ -225,7 +228,7 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	r.slot = p.slot
 	l.shards++
 	first := l.state == Creating
-	whole := int(l.shards) == bits.OnesCount64(m.groupOf(&r).complete)
+	whole = int(l.shards) == bits.OnesCount64(m.groupOf(&r).complete)
 	r.state = recPartial
 	if whole {
 		r.state = recActive
@@ -244,6 +247,7 @@ func (m *Master) publishLocked(p *openPut, checksum uint32) {
 	}
 	m.stats.PutsEnded++
 	m.stats.StoredBytes += uint64(m.groupOf(&r).shardBytes)
+	return whole
 }
 
 // PutRevoke gives granted places back.

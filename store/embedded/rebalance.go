@@ -167,7 +167,7 @@ func (m *Master) heatLocked(id uint32, young time.Duration) float64 {
 		}
 		seen++
 		worth := float64(s.slotBytes) / max(age(m.clock.elapsed, m.lastUse[rec]), young).Seconds()
-		if m.onDiskLocked(rec) {
+		if m.belowTooLocked(rec) {
 			worth /= diskWorth
 		}
 		heat += worth
@@ -222,7 +222,7 @@ func (m *Master) idleRunLocked(id uint32) bool {
 // row of slabs, and tells whether it takes any of it: then the row is worth
 // little the next time that somebody asks.
 func (m *Master) demoteRowLocked(first, slabs uint32) bool {
-	if m.lower == nil {
+	if m.down() == nil {
 		return false
 	}
 	begun := false
@@ -230,10 +230,10 @@ func (m *Master) demoteRowLocked(first, slabs uint32) bool {
 		slots, _ := m.slotsByUseLocked(id)
 		for _, slot := range slots {
 			rec, ok := m.seg.ownerOf(slot)
-			if !ok || m.live[rec].state != Active || !m.movableLocked(rec, slot) || m.onDiskLocked(rec) {
+			if !ok || m.live[rec].state != Active || !m.movableLocked(rec, slot) || m.belowTooLocked(rec) {
 				continue
 			}
-			if r := m.seg.peekRecord(rec); m.lower.tier.CanDemote(m.groupOf(&r).wholeBytes()) {
+			if r := m.seg.peekRecord(rec); m.lower.down.CanDemote(m.groupOf(&r).wholeBytes()) {
 				m.leavePolicyLocked(rec)
 				m.demoteLocked(rec)
 				begun = true
@@ -243,12 +243,13 @@ func (m *Master) demoteRowLocked(first, slabs uint32) bool {
 	return begun
 }
 
-func (m *Master) onDiskLocked(rec uint32) bool {
-	if m.lower == nil {
+// belowTooLocked tells whether the tier that chunks go down to has one already.
+func (m *Master) belowTooLocked(rec uint32) bool {
+	if m.down() == nil {
 		return false
 	}
 	r := m.seg.peekRecord(rec)
 	key := m.diskKeyOf(&r)
-	_, there := m.lower.tier.Look(&key)
+	_, there := m.lower.down.Look(&key)
 	return there
 }

@@ -9,7 +9,7 @@ import (
 
 // holdBelow keeps the disk tier from taking in what a removal may mean.
 func (m *Master) holdBelow(sel *selection) (release func()) {
-	if m.lower == nil {
+	if m.disk() == nil {
 		return func() {}
 	}
 	return m.lower.tier.Hold(sel.digest, sel.tagText)
@@ -17,7 +17,7 @@ func (m *Master) holdBelow(sel *selection) (release func()) {
 
 // forgetWide forgets on the disk what has the scope's namespace or tag.
 func (m *Master) forgetWide(done *Removal, sel *selection) {
-	if m.lower == nil {
+	if m.disk() == nil {
 		return
 	}
 	switch t := m.lower.tier; {
@@ -33,7 +33,7 @@ func (m *Master) forgetWide(done *Removal, sel *selection) {
 // forgetHashes forgets on the disk the chunks of the scope's hashes, in every
 // group.
 func (m *Master) forgetHashes(sel *selection) (chunks int) {
-	if m.lower == nil {
+	if m.disk() == nil {
 		return 0
 	}
 	keys := make([]disk.Key, 0, len(sel.scope.Hashes)*sel.groups)
@@ -47,7 +47,7 @@ func (m *Master) forgetHashes(sel *selection) (chunks int) {
 
 // forgetOnDisk forgets the chunks of records that are removed for good.
 func (m *Master) forgetOnDisk(records func(yield func(rec uint32) bool)) (chunks int) {
-	if m.lower == nil {
+	if m.disk() == nil {
 		return 0
 	}
 	var keys []disk.Key
@@ -66,7 +66,7 @@ const settleTimeout = 2 * time.Second
 //
 // REQUIRES: the lock is not held.
 func (m *Master) settleTier(ctx context.Context) error {
-	if m.lower == nil {
+	if m.disk() == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, settleTimeout)

@@ -99,7 +99,7 @@ func (m *Master) memoryLinksAt(links []link, sel *selection, c *chain, at uint32
 		if r.parent != 0 {
 			links = append(links, link{parent: r.parent, child: m.keyOfLocked(rec)})
 		}
-		if m.lower != nil && sel.has(&r) {
+		if m.disk() != nil && sel.has(&r) {
 			key := m.diskKeyOf(&r)
 			c.inMemory = append(c.inMemory, disk.LinkOf(&key))
 		}
@@ -109,7 +109,7 @@ func (m *Master) memoryLinksAt(links []link, sel *selection, c *chain, at uint32
 
 // diskLinks adds those of the chunks on the disk.
 func (m *Master) diskLinks(links []link, sel *selection, c *chain) []link {
-	if m.lower == nil {
+	if m.disk() == nil {
 		return links
 	}
 	c.onDisk, c.below = m.lower.tier.Links(*sel.digest)

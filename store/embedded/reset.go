@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"errors"
 
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -54,7 +55,8 @@ func (m *Master) Reset(id store.NamespaceID) error {
 			break
 		}
 	}
-	return m.settleTier(context.Background())
+	ctx := context.Background()
+	return errors.Join(m.settleTier(ctx), m.resetCluster(ctx, id))
 }
 
 // OnReset has f called with each namespace that was reset, when the new generation
@@ -72,11 +74,14 @@ func (m *Master) beginReset(id store.NamespaceID) (bool, error) {
 	if err != nil || m.stale.resets == generations-1 {
 		return false, err
 	}
-	if m.lower != nil {
-		m.lower.tier.Reset(n.digest)
+	if tier := m.disk(); tier != nil {
+		tier.Reset(n.digest)
 	}
 	resets := m.seg.resets(int(id)) + 1
 	m.seg.setResets(int(id), resets)
+	if m.lower != nil && m.lower.cluster != nil {
+		m.lower.cluster.Leave(n.digest)
+	}
 	m.generation[id].Store(resets % generations)
 	m.stale.left, m.stale.end = m.fresh, m.fresh
 	m.stale.resets++

@@ -102,8 +102,11 @@ func (m *Master) Stats() Stats {
 	s.Missed = m.misses.snapshot()
 	s.Recovered = m.recovered
 	if m.lower != nil {
-		below := m.lower.tier.Stats()
-		s.Disk, s.Tiers = &below, m.lower.stats
+		s.Tiers = m.lower.stats
+	}
+	if tier := m.disk(); tier != nil {
+		below := tier.Stats()
+		s.Disk = &below
 	}
 	s.Namespaces = len(m.byDigest)
 	return s

@@ -6,15 +6,19 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/disk"
 )
 
-// lower is the disk tier below the memory, as the master uses it. Chunks go down
-// when memory needs their room (demote.go) and come up when somebody asks for
-// them (promote.go). No I/O is done under the master's lock: both hand work to
-// the tier, which calls back.
+// lower is what is below the memory, as the master uses it: a disk tier, a cluster
+// of other nodes, or both. Chunks go down when memory needs their room (demote.go),
+// to the cluster as soon as they are whole (share.go), and come up when somebody
+// asks for them (promote.go). No I/O is done under the master's lock: work is
+// handed to the tier, which calls back.
 //
-// A promoted chunk stays on the disk, too, so that it goes down again without
-// being written.
+// A promoted chunk stays below, too, so that it goes down again without being
+// written.
 type lower struct {
-	tier *disk.Tier
+	tier    *disk.Tier // nil for none
+	cluster Cluster    // nil for none
+	// down is where chunks go whose room memory needs; nil: nowhere.
+	down Lower
 
 	moves   map[uint32]*move   // chunks on their way down, by record
 	leaving map[uint32][]*move // by slot size: those that may be dropped at once, the next one first
@@ -40,9 +44,11 @@ type TierStats struct {
 	Promoted, PromotionsFailed, PromotionsRefused uint64
 	PromotedBytes                                 uint64
 	// Hits are shards that were loaded from memory after they had come from the
-	// disk for it; promises are chunks that lookups counted as present that were on
-	// the disk only.
+	// disk for it.
 	Hits uint64
+	// Cluster is what went between memory and the cluster, but for what goes down as
+	// to a disk.
+	Cluster ClusterStats
 }
 
 // SetTier gives the master a disk tier.
@@ -50,10 +56,46 @@ type TierStats struct {
 // REQUIRES: the master serves nobody yet.
 func (m *Master) SetTier(t *disk.Tier) {
 	m.mu.Lock()
-	m.lower = &lower{
-		tier: t, moves: map[uint32]*move{}, leaving: map[uint32][]*move{}, spare: map[uint32]uint32{}, coming: map[uint32]*promotion{},
+	defer m.mu.Unlock()
+	below := m.belowLocked()
+	below.tier, below.down = t, t
+}
+
+// belowLocked returns what is below, which begins to be.
+func (m *Master) belowLocked() *lower {
+	if m.lower == nil {
+		m.lower = &lower{moves: map[uint32]*move{}, leaving: map[uint32][]*move{}, spare: map[uint32]uint32{}, coming: map[uint32]*promotion{}}
 	}
-	m.mu.Unlock()
+	return m.lower
+}
+
+// disk returns the disk tier, nil without one.
+func (m *Master) disk() *disk.Tier {
+	if m.lower == nil {
+		return nil
+	}
+	return m.lower.tier
+}
+
+// down returns where chunks go whose room memory needs, nil for nowhere.
+func (m *Master) down() Lower {
+	if m.lower == nil {
+		return nil
+	}
+	return m.lower.down
+}
+
+// sourcesLocked returns what chunks come up from, the nearest first.
+func (l *lower) sources() (of [2]Lower, n int) {
+	if l.tier != nil {
+		of[n] = l.tier
+		n++
+	}
+	if l.cluster != nil {
+		of[n] = l.cluster
+		n++
+	}
+	return of, n
 }
 
 // diskKey names a chunk as the tier does.
@@ -99,15 +141,25 @@ func (m *Master) reportBelowLocked(ns store.NamespaceID, chunk *store.FailedChun
 		return
 	}
 	key := m.diskKey(ns, chunk.Group, &chunk.Hash)
-	switch {
-	case chunk.Corrupt:
-		m.lower.tier.Forget(key)
-	case !whole:
-		m.lower.tier.MissOnce(&key)
+	if tier := m.lower.tier; tier != nil {
+		switch {
+		case chunk.Corrupt:
+			tier.Forget(key)
+		case !whole:
+			tier.MissOnce(&key)
+		}
+	}
+	if cluster := m.lower.cluster; cluster != nil {
+		switch {
+		case chunk.Corrupt:
+			cluster.Forget(&key)
+		case !whole:
+			cluster.MissOnce(&key)
+		}
 	}
 }
 
-// leaseBelowLocked begins to bring up the chunks of a lease that are on the disk,
+// leaseBelowLocked begins to bring up the chunks of a lease that are below,
 // and leases them. False: the leases' share of the memory is used up.
 func (m *Master) leaseBelowLocked(g *granting, below []int) bool {
 	if m.lower == nil {
@@ -124,7 +176,7 @@ func (m *Master) leaseBelowLocked(g *granting, below []int) bool {
 			m.stats.LeasesRefused++
 			return false
 		}
-		rec, ok := m.wantLocked(g.ns, c)
+		rec, ok := m.wantLocked(g.ns, c, g.lineageOf(i))
 		if !ok || m.live[rec].leases == maxCount {
 			continue
 		}
@@ -143,13 +195,16 @@ type promises struct {
 	room  uint64
 }
 
-// Slower tells whether the lookup has counted on the disk for a chunk.
-func (v *View) Slower() bool { return v.disk.asked != nil }
+// Slower tells whether the lookup has counted on a tier below for a chunk.
+func (v *View) Slower() bool { return v.disk.asked != nil || v.far.counted.n > 0 }
 
 // TierOf returns the tier of a chunk that the lookup was told is present.
 func (v *View) TierOf(group int, hash kv.Hash) store.Tier {
-	if len(v.disk.asked) > 0 && v.disk.asked[v.m.diskKey(v.ns, uint32(group), &hash)] {
+	switch {
+	case len(v.disk.asked) > 0 && v.disk.asked[v.m.diskKey(v.ns, uint32(group), &hash)]:
 		return store.TierDisk
+	case v.far.counted.n > 0 && v.far.counted.has(keyDigest(v.ns, uint32(group), &hash)):
+		return store.TierRemote
 	}
 	return store.TierHost
 }

@@ -23,6 +23,7 @@ type View struct {
 	ns     store.NamespaceID
 	missed []uint32 // records that this lookup was told are absent, once
 	disk   promises
+	far    farPromises
 	misses [missReasons]uint32 // answers of this lookup
 }
 
@@ -96,8 +97,15 @@ func (v *View) disguised(group uint32, hash *kv.Hash, rec uint32, faces face) kv
 // missing answers for a chunk that memory has not got, or of which it has a part.
 func (v *View) missing(group uint32, hash *kv.Hash, part bool) kv.Existence {
 	if v.m.lower != nil {
-		late := v.misses[MissDisk]
-		if found := v.below(group, hash); found != kv.Absent || v.misses[MissDisk] > late {
+		late := v.misses[MissDisk] + v.misses[MissCluster]
+		found := kv.Absent
+		if v.m.lower.tier != nil {
+			found = v.below(group, hash)
+		}
+		if found == kv.Absent && v.m.lower.cluster != nil {
+			found = v.faraway(group, hash)
+		}
+		if found != kv.Absent || v.misses[MissDisk]+v.misses[MissCluster] > late {
 			return found
 		}
 	}
@@ -112,7 +120,7 @@ func (v *View) missing(group uint32, hash *kv.Hash, part bool) kv.Existence {
 // Close ends the lookup.
 func (v *View) Close() {
 	v.m.misses.add(&v.misses)
-	v.missed, v.disk, v.misses = nil, promises{}, [missReasons]uint32{}
+	v.missed, v.disk, v.far, v.misses = nil, promises{}, farPromises{}, [missReasons]uint32{}
 }
 
 // seen is what a lookup has seen of a record, at a moment when it was the chunk's.
