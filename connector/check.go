@@ -158,7 +158,7 @@ func (m *Ping) check() error { return nil }
 func (m *Pong) check() error { return nil }
 
 func (m *Engine) check() error {
-	return first(m.Namespace.Validate(), checkText(m.LookupPath, m.LookupEngine))
+	return first(m.Namespace.Validate(), checkText(m.LookupPath, m.LookupEngine), m.checkTimeout())
 }
 
 func (m *Generation) check() error { return nil }
@@ -183,3 +183,13 @@ func (m *Segments) check() error {
 }
 
 func (m *Declare) check() error { return checkText(m.UUID) }
+
+// maxLookupTimeoutMS is the longest that an engine may say it waits for a lookup.
+const maxLookupTimeoutMS = 3_600_000
+
+func (m *Engine) checkTimeout() error {
+	if m.LookupTimeoutMS < 0 || m.LookupTimeoutMS > maxLookupTimeoutMS {
+		return fmt.Errorf("lookup_timeout_ms is %d, want 0 to %d", m.LookupTimeoutMS, maxLookupTimeoutMS)
+	}
+	return nil
+}

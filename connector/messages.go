@@ -296,6 +296,10 @@ type Engine struct {
 	LookupPath string `msgpack:"lookup_path"`
 	// LookupEngine names the engine's leases.
 	LookupEngine string `msgpack:"lookup_engine"`
+	// LookupAsync: the engine asks again while an answer is pending. Otherwise it
+	// waits LookupTimeoutMS for an answer, 0 for a time that it does not say.
+	LookupAsync     bool `msgpack:"lookup_async,omitempty"`
+	LookupTimeoutMS int  `msgpack:"lookup_timeout_ms,omitempty"`
 }
 
 // LookupChannel hands mooncake-lookupd one end of a connected stream socket, on

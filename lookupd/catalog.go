@@ -1,6 +1,7 @@
 package lookupd
 
 import (
+	"context"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -16,6 +17,9 @@ type Catalog interface {
 	// View begins one lookup. The caller closes the view soon, and calls no other
 	// method of the catalog before: the view may hold a lock.
 	View(ns store.NamespaceID) View
+	// Ask finds out about chunks of which a view said kv.Unknown, so that views that
+	// begin later know. It may wait as long as ctx lets it.
+	Ask(ctx context.Context, ns store.NamespaceID, chunks []store.ChunkKey) error
 	// Grant keeps the chunks from being evicted for ttl, or until released. The
 	// holder's earlier lease is replaced. Leases beyond the store's share for them
 	// are cut short without a word. chunks is the caller's again afterwards.

@@ -22,10 +22,12 @@ type engine struct {
 	// renewed has an element when the engine is to be told of a new generation.
 	renewed chan struct{}
 
-	rules    *coordinator.Coordinator
-	counters counters
-	endpoint Endpoint
-	channel  *channel // nil: the engine has opened none
+	// inquiries are what its lookups have the store asked.
+	inquiries *inquiries
+	rules     *coordinator.Coordinator
+	counters  counters
+	endpoint  Endpoint
+	channel   *channel // nil: the engine has opened none
 	// gone is closed once the engine's path is free again.
 	gone chan struct{}
 }
@@ -142,7 +144,7 @@ func (s *Server) bind(session *Session, msg *connector.Engine) (e *engine, code 
 	}
 	e = &engine{
 		session: session, name: msg.LookupEngine, path: msg.LookupPath, spec: msg.Namespace, ns: ns, rules: rules, gone: make(chan struct{}),
-		renewed: make(chan struct{}, 1),
+		renewed: make(chan struct{}, 1), inquiries: newInquiries(s.cfg.Catalog, rules, ns.ID, msg),
 	}
 	if code, err := s.claim(e); err != nil {
 		return nil, code, err
@@ -151,6 +153,7 @@ func (s *Server) bind(session *Session, msg *connector.Engine) (e *engine, code 
 	if err == nil {
 		return e, "", nil
 	}
+	e.inquiries.close()
 	s.unclaim(e)
 	switch {
 	case errors.Is(err, ErrPathTaken):
@@ -220,8 +223,10 @@ func (s *Server) unclaim(e *engine) {
 // unregister unbinds the lookup socket, ends the channel and releases what the
 // engine held.
 func (s *Server) unregister(e *engine) {
+	e.inquiries.stop() // a lookup may wait for one
 	err := e.endpoint.Close()
 	e.channel.end()
+	e.inquiries.close()
 	s.cfg.Catalog.ReleaseEngine(e.name)
 	s.unclaim(e)
 	hello := &e.session.Hello

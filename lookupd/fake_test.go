@@ -88,6 +88,8 @@ func (v fakeView) Exists(group int, hash kv.Hash) kv.Existence {
 	return v.c.chunks[v.ns][store.ChunkKey{Group: uint32(group), Hash: hash}]
 }
 
+func (c *fakeCatalog) Ask(context.Context, store.NamespaceID, []store.ChunkKey) error { return nil }
+
 func (v fakeView) Close() {
 	v.c.mu.Lock()
 	defer v.c.mu.Unlock()

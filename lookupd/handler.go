@@ -138,13 +138,16 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 		return h.fail(ReasonHashLength, fmt.Errorf("%w: %d bytes, want %d", errHashLength, r.Hashes.HashLen(), h.engine.spec.HashBytes))
 	}
 	found, err := h.find(r)
+	if err == nil && found.Asks != nil {
+		found, err = h.inquire(r, found)
+	}
 	if err != nil {
 		return h.fail(ReasonUnservable, err)
 	}
 	if found.Tails != nil {
 		h.tails = found.Tails
 	}
-	if r.Kind == wire.KindLookup2 && found.HitTokens > 0 {
+	if r.Kind == wire.KindLookup2 && found.HitTokens > 0 && !found.Pending {
 		h.due.owed, h.due.request, h.due.found = true, *r, found
 	}
 	h.due.shown = r.Hashes

@@ -74,6 +74,7 @@ type LookupdConfig struct {
 	// false: they do, to those who may call them.
 	GRPCNoReflection bool
 	KVEvents
+	Mooncake
 }
 
 // WorkerConfig is the configuration of mooncake-worker.
@@ -138,6 +139,7 @@ func (c *LookupdConfig) SetDefaults(root fs.FS) {
 		c.LeaseTTL = 30 * time.Second
 	}
 	c.KVEvents.setDefaults()
+	c.Mooncake.setDefaults()
 	if c.DiskDir != "" && c.DiskBytes == 0 {
 		c.DiskBytes = max(4*c.StoreBytes, MinDiskBytes)
 	}
@@ -168,7 +170,8 @@ func (c *LookupdConfig) faults() []error {
 	if c.LeaseTTL < time.Second || c.LeaseTTL > time.Hour {
 		faults = append(faults, fault("lease_ttl", "%s; want 1s to 1h", c.LeaseTTL))
 	}
-	return append(append(faults, c.diskFaults()...), c.KVEvents.faults()...)
+	faults = append(append(faults, c.diskFaults()...), c.KVEvents.faults()...)
+	return append(faults, c.Mooncake.faults(c.DiskDir != "")...)
 }
 
 // diskFaults are those of the disk tier.

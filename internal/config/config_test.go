@@ -103,6 +103,7 @@ func TestPrecedence(t *testing.T) {
 		Common:     Common{RuntimeDir: "/env", LogLevel: "info", LogFormat: "auto", Linger: time.Minute, Autostarted: true},
 		StoreBytes: 3 << 30, NUMA: "auto", EvictionPolicy: "hazard", LeaseTTL: 10 * time.Second,
 		KVEvents: KVEvents{Topic: DefaultEventsTopic, BufferSteps: 10_000, HWM: 10_000},
+		Mooncake: Mooncake{Store: "embedded", StorePython: "python3", Write: "through", Reset: "node", Replicas: 1, Lease: 10 * time.Second},
 	}
 	if *c != want {
 		t.Errorf("got %+v, want %+v", *c, want)

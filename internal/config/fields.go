@@ -163,7 +163,7 @@ func (c *LookupdConfig) Fields() []Field {
 		named(SectionLookupd, "disk_write_bytes_per_s", "256MiB", "`size` of what is written to --disk-dir in a second, at most; chunks beyond are dropped").size(&c.DiskWriteBytesPerS),
 		named(SectionLookupd, "grpc_no_reflection", "false", "do not let the gRPC services on the socket describe themselves to clients like grpcurl").bool(&c.GRPCNoReflection),
 	)
-	fields = append(fields, c.KVEvents.fields()...)
+	fields = append(append(fields, c.Mooncake.fields()...), c.KVEvents.fields()...)
 	return append(fields, c.HTTP.fields(SectionLookupd, "9790")...)
 }
 

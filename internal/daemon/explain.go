@@ -99,7 +99,7 @@ func (i *Inspector) Explain(ctx context.Context, ns *Namespace, hashes kv.HashBl
 			case !known:
 				wanted[chunk] = true
 				return kv.Unknown
-			case state == embedded.ChunkPresent, state == embedded.ChunkOnDisk:
+			case state == embedded.ChunkPresent, state == embedded.ChunkOnDisk, state == embedded.ChunkInCluster:
 				return kv.Present
 			}
 			return kv.Absent

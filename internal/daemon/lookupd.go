@@ -81,6 +81,15 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	if tier != nil {
 		master.SetTier(tier)
 	}
+	far, err := newCluster(cfg, master, segment, ops.registry, log)
+	if err != nil {
+		return err
+	}
+	if far != nil {
+		master.SetCluster(far, cfg.Write == config.WriteBack)
+		ops.ready.Spare(checkCluster, far.problem)
+		ops.registry.AddCluster(master.Stats, far.Stats)
+	}
 	limitMemory()
 	ops.watchStore(master.Stats)
 	ops.registry.AddStore(master.Stats)
@@ -148,6 +157,9 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	background.Go(func() { maintain(ctx, master, sup, log) })
 	if tier != nil {
 		background.Go(func() { runDiskTier(ctx, tier, log) })
+	}
+	if far != nil {
+		background.Go(func() { far.run(ctx) })
 	}
 	log.Info("mooncake-lookupd is ready", "runtime_dir", dir, "version", version.Version, "pid", os.Getpid(),
 		"store_bytes", cfg.StoreBytes.String(), "eviction_policy", cfg.EvictionPolicy, "lease_ttl", cfg.LeaseTTL, "autostarted", cfg.Autostarted, "linger", cfg.Linger)

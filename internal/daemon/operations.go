@@ -19,6 +19,7 @@ const (
 	checkSessions = "sessions" // the session socket is served
 	checkStore    = "store"    // lookupd: the segment is mounted; worker: lookupd answers
 	checkMemory   = "memory"   // the segment has memory
+	checkCluster  = "cluster"  // the Mooncake cluster answers; spare
 	checkWorkers  = "workers"  // nobody unknown may still write into the segment
 )
 

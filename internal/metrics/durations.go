@@ -72,3 +72,14 @@ func (r *Registry) DiskTimes() (read, write func(took time.Duration)) {
 	}
 	return of("read"), of("write")
 }
+
+// ClusterTimes registers the histogram of calls to the Mooncake cluster and returns
+// what counts a question, a put and a get.
+func (r *Registry) ClusterTimes() (asked, put, got func(took time.Duration)) {
+	vec := r.durations("cluster_call_duration_seconds", "Time of one call to the Mooncake cluster, with its wait for a turn; failed ones included.", operation)
+	of := func(label string) func(time.Duration) {
+		o := vec.WithLabelValues(label)
+		return func(took time.Duration) { o.Observe(took.Seconds()) }
+	}
+	return of("question"), of("put"), of("get")
+}

@@ -113,6 +113,12 @@ def _pin(value: Any, key: str) -> str:
     return value
 
 
+def _choice(value: Any, key: str, *of: str) -> str:
+    if value not in of:
+        raise ValueError(f"{key} is {value!r}; write one of {', '.join(of)}")
+    return value
+
+
 def _text(value: Any, key: str) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{key} is {value!r}; write a text")
@@ -126,8 +132,8 @@ class Settings:
     # In-tree keys.
     load_async: bool = True
     """Loads run beside the engine's steps; it can't be switched off."""
-    lookup_async: bool = False
-    """Never wait for a lookup: ask again in a later step."""
+    lookup_async: bool | None = None
+    """Never wait for a lookup: ask again in a later step. Unset: only where the store is "mooncake"."""
     enable_lookup: bool = True
     """Look up and load; without it the engine only stores."""
     save_decode_cache: bool = False
@@ -149,6 +155,17 @@ class Settings:
     much out that a namespace has; a warning at start says what."""
     runtime_dir: str = ""
     """Where the sockets are; empty: the default place."""
+    store: str = ""
+    """Where the cache is: "embedded", on this node, or "mooncake", shared with other nodes through a Mooncake Store
+    cluster, too. Empty: as MOONCAKE_SIDECAR_STORE says, else embedded."""
+    store_python: str = ""
+    """The interpreter with Mooncake's wheel, for store mooncake; empty: the engine's own."""
+    mooncake_config: str = ""
+    """The file that says how the cluster is reached; empty: as MOONCAKE_CONFIG_PATH says."""
+    mooncake_write: str = ""
+    """When chunks go to the cluster: "through", at once, or "back", when memory needs their room; empty: through."""
+    mooncake_reset: str = ""
+    """Whose cache a reset drops in the cluster: "node", nobody's else, or "cluster", the model's; empty: node."""
     store_bytes: int | None = None
     """Size of the store a lookupd is started with, in bytes; unset: a quarter of the memory that the machine or the container has."""
     lookup_timeout_ms: int = 50
@@ -184,6 +201,16 @@ class Settings:
     """Accepted keys without effect that the user set."""
 
     @property
+    def on_cluster(self) -> bool:
+        """Whether a Mooncake cluster is below the node's store."""
+        return (self.store or os.environ.get("MOONCAKE_SIDECAR_STORE", "")) == "mooncake"
+
+    @property
+    def lookups_beside(self) -> bool:
+        """Whether lookups are never waited for."""
+        return self.on_cluster if self.lookup_async is None else self.lookup_async
+
+    @property
     def shards_wanted(self) -> int:
         """Shards of a chunk that engines of several tensor-parallel sizes share; 0: none was asked for."""
         return math.lcm(*self.prefill_tp_sizes) if self.enable_store_tp_lcm else self.store_tp_size
@@ -201,6 +228,11 @@ _PARSERS: dict[str, Any] = {
     "prefill_tp_sizes": parse_sizes,
     "compat_keys": parse_bool,
     "runtime_dir": lambda v, k: os.path.expanduser(_text(v, k)),
+    "store": lambda v, k: _choice(v, k, "embedded", "mooncake"),
+    "store_python": lambda v, k: os.path.expanduser(_text(v, k)),
+    "mooncake_config": lambda v, k: os.path.expanduser(_text(v, k)),
+    "mooncake_write": lambda v, k: _choice(v, k, "through", "back"),
+    "mooncake_reset": lambda v, k: _choice(v, k, "node", "cluster"),
     "store_bytes": parse_size,
     "lookup_timeout_ms": lambda v, k: _integer(v, k, 1, 10_000),
     "load_timeout_s": lambda v, k: parse_seconds(v, k, 0.01),

@@ -110,7 +110,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
                 transfer.kv_load_failure_policy,
             )
         self._lookup = LookupClient(
-            settings.lookup_timeout_ms, settings.lookup_async, record=Lookups(self._stats, self._geometry.block_tokens)
+            settings.lookup_timeout_ms, settings.lookups_beside, record=Lookups(self._stats, self._geometry.block_tokens)
         )
         directory = paths.runtime_dir(settings.runtime_dir)
         wanted = [daemons.lookupd(directory, settings)]

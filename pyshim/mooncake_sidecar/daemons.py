@@ -47,8 +47,21 @@ def lookupd(directory: str, settings: Settings) -> Daemon:
     """The node's lookup server and store."""
     size = () if settings.store_bytes is None else ("--store-bytes", str(settings.store_bytes))
     events = ("--kv-events-endpoint", "local") if settings.enable_kv_events else ()
-    arguments = ("--runtime-dir", directory, *size, *events, *_common(settings))
+    arguments = ("--runtime-dir", directory, *size, *events, *_cluster(settings), *_common(settings))
     return Daemon(LOOKUPD, paths.lookupd_socket(directory), arguments, os.path.join(directory, f"{LOOKUPD}.log"))
+
+
+def _cluster(settings: Settings) -> tuple[str, ...]:
+    """Flags of a Mooncake cluster below the store. Its wheel is where the engine's is, unless said otherwise."""
+    if not settings.on_cluster:
+        return ("--store", settings.store) if settings.store else ()
+    flags = ["--store", "mooncake"]
+    if python := settings.store_python or ("" if os.environ.get("MOONCAKE_SIDECAR_STORE_PYTHON") else sys.executable):
+        flags += ["--store-python", python]
+    for name in ("mooncake_config", "mooncake_write", "mooncake_reset"):
+        if value := getattr(settings, name):
+            flags += ["--" + name.replace("_", "-"), value]
+    return tuple(flags)
 
 
 def worker(directory: str, device: str, settings: Settings) -> Daemon:

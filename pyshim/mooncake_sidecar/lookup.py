@@ -136,6 +136,11 @@ class LookupClient:
         self.counters = LookupCounters()
 
     @property
+    def patience(self) -> tuple[bool, int]:
+        """Whether it asks again while an answer is pending, and for how many milliseconds it waits for one otherwise."""
+        return self._asynchronous, round(self._timeout_s * 1000)
+
+    @property
     def up(self) -> bool:
         """Whether lookups are asked at all."""
         return self._up.is_set()

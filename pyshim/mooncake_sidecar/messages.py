@@ -122,6 +122,8 @@ class Engine(_Message, tag="engine"):
     namespace: NamespaceSpec
     lookup_path: str
     lookup_engine: str
+    lookup_async: bool = False
+    lookup_timeout_ms: int = 0
 
 
 class Controls(msgspec.Struct, omit_defaults=True):

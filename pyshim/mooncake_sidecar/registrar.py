@@ -133,7 +133,7 @@ class Registrar:
         """The same for one path."""
         session = open_session(self._socket_path, msg.ROLE_SCHEDULER, self._engine_id, self._epoch, _ANSWER_S)
         try:
-            answer = session.call(msg.Engine(self._spec, path, self._engine_id), (), _ANSWER_S)
+            answer = session.call(msg.Engine(self._spec, path, self._engine_id, *self._client.patience), (), _ANSWER_S)
             if not isinstance(answer, msg.Registered):
                 raise SessionError(f"expected registered, got {type(answer).__name__}")
             self._tell_registered(answer)

@@ -10,6 +10,17 @@ import (
 // probeLimit is how long a master may take to answer the question whether it does.
 const probeLimit = 2 * time.Second
 
+// Reach finds out whether the cluster may be asked, and makes up for removals that
+// are owed. Call it now and then: it is what finds out that a cluster answers again
+// which nobody asks.
+func (c *Client) Reach(ctx context.Context) error {
+	if !c.enter() {
+		return errClosed
+	}
+	defer c.calls.Done()
+	return c.reach(ctx)
+}
+
 // reach finds out whether the cluster may be asked, and makes up for removals that
 // are owed.
 func (c *Client) reach(ctx context.Context) error {

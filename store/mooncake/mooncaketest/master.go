@@ -40,6 +40,8 @@ type Master struct {
 	process *os.Process
 	log     *bytes.Buffer
 	exited  chan struct{}
+	program string
+	ports   []int // of calls, metadata and metrics
 }
 
 // StartMaster starts a master, which ends with the test.
@@ -63,12 +65,36 @@ func startMaster(python string) (*Master, error) {
 	if err != nil {
 		return nil, err
 	}
+	return startOn(masterProgram(python), ports)
+}
+
+// Restart starts a master anew at the same addresses; what was stored is gone.
+//
+// REQUIRES: it was killed.
+func (m *Master) Restart(t testing.TB) {
+	t.Helper()
+	again, err := startOn(m.program, m.ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.process, m.log, m.exited = again.process, again.log, again.exited
+}
+
+// Signal sends the master a signal.
+func (m *Master) Signal(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	if err := m.process.Signal(signal); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func startOn(program string, ports []int) (*Master, error) {
 	rpc, metadata := "127.0.0.1:"+strconv.Itoa(ports[0]), "127.0.0.1:"+strconv.Itoa(ports[1])
-	m := &Master{exited: make(chan struct{}), log: &bytes.Buffer{}, Config: cluster.Config{
+	m := &Master{program: program, ports: ports, exited: make(chan struct{}), log: &bytes.Buffer{}, Config: cluster.Config{
 		MetadataServer: "http://" + metadata + "/metadata", MasterServerAddress: rpc, Protocol: "tcp", Mode: cluster.ModeStandalone,
 		LocalBufferBytes: cluster.DefaultBufferBytes, TenantID: cluster.DefaultTenant, LocalHostname: "127.0.0.1",
 	}}
-	cmd := exec.Command(masterProgram(python), "--rpc_port="+strconv.Itoa(ports[0]), "--enable_http_metadata_server=true",
+	cmd := exec.Command(program, "--rpc_port="+strconv.Itoa(ports[0]), "--enable_http_metadata_server=true",
 		"--http_metadata_server_port="+strconv.Itoa(ports[1]), "--metrics_port="+strconv.Itoa(ports[2]), "--enable_metric_reporting=false")
 	cmd.Stdout, cmd.Stderr = m.log, m.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

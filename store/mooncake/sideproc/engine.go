@@ -80,6 +80,13 @@ func (e *Engine) runProcess(ctx context.Context) (served time.Duration, err erro
 		versions = map[string]string{}
 	}
 	versions["python"] = h.Python
+	release, err := e.hold(p)
+	if err != nil {
+		p.kill()
+		e.set(nil, mooncake.Health{Reason: err.Error()})
+		return 0, err
+	}
+	defer release()
 	s := newSession(p.conn, e.cfg.Limits, p.kill)
 	begun := time.Now()
 	e.setPID(p.cmd.Process.Pid)
@@ -89,6 +96,17 @@ func (e *Engine) runProcess(ctx context.Context) (served time.Duration, err erro
 	err = e.serve(ctx, p, s)
 	e.set(nil, mooncake.Health{Reason: err.Error()})
 	return time.Since(begun), err
+}
+
+// hold tells the memory's owner of a process.
+func (e *Engine) hold(p *process) (release func(), err error) {
+	if e.cfg.Holds == nil {
+		return func() {}, nil
+	}
+	if release, err = e.cfg.Holds(p.cmd.Process.Pid); err != nil {
+		return nil, fmt.Errorf("side process: %w", err)
+	}
+	return release, nil
 }
 
 // serve carries a ready process's calls until its end, and waits for that.

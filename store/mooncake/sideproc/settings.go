@@ -75,6 +75,9 @@ type Config struct {
 	// Environ is the environment of the process, as os.Environ has it.
 	Environ []string
 	Limits  Limits
+	// Holds, if not nil, is told of each process before it may touch the memory, and
+	// what it returns is called when that is dead.
+	Holds func(pid int) (release func(), err error)
 	// NoProbe leaves out the object that is put, got and compared at each start.
 	NoProbe bool
 	Log     *slog.Logger

@@ -1,0 +1,346 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"hash/crc32"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/mooncaketest"
+)
+
+// lentBytes is what a storage node of the tests lends.
+const lentBytes = 256 << 20
+
+// farNode is a node with its own lookupd and segment, over a cluster.
+type farNode struct {
+	t      *testing.T
+	dir    string
+	cfg    *config.LookupdConfig
+	run    *running
+	chunks *client.Client
+	lookup string
+}
+
+// writeCluster writes the file that says how a master is reached.
+func writeCluster(t *testing.T, master *mooncaketest.Master) string {
+	t.Helper()
+	text, err := json.Marshal(map[string]any{
+		"metadata_server": master.Config.MetadataServer, "master_server_address": master.Config.MasterServerAddress,
+		"protocol": "tcp", "mode": "standalone-store", "global_segment_size": 0,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "mooncake.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// onLoopback keeps Mooncake's clients of this test there.
+func onLoopback(t *testing.T) {
+	for name, value := range map[string]string{"MC_TCP_BIND_ADDRESS": "127.0.0.1", "MC_LOG_LEVEL": "ERROR", "MOONCAKE_REQUESTER_LOCAL_HOSTNAME": "127.0.0.1"} {
+		t.Setenv(name, value)
+	}
+}
+
+// startFarNode starts a node and waits until the cluster is in service there.
+func startFarNode(t *testing.T, python, file string, adjust func(*config.LookupdConfig)) *farNode {
+	t.Helper()
+	n := &farNode{t: t, dir: shortDir(t)}
+	n.cfg = lookupdConfig(t, n.dir)
+	n.cfg.Store, n.cfg.StorePython, n.cfg.ConfigPath = config.StoreMooncake, python, file
+	if adjust != nil {
+		adjust(n.cfg)
+	}
+	n.start()
+	n.chunks = readyStore(t, n.dir)
+	n.lookup = filepath.Join(n.dir, "lookup")
+	engine(t, n.dir, n.lookup)
+	n.awaitService(true)
+	return n
+}
+
+func (n *farNode) start() {
+	n.t.Helper()
+	n.run = start(n.t, func(ctx context.Context) error { return RunLookupd(ctx, n.cfg, Control{}, quiet) })
+	until(n.t, "lookupd answers", func() bool { _, err := LookupdStatus(n.t.Context(), n.dir); return err == nil })
+}
+
+// metric returns a series of the node's lookupd.
+func (n *farNode) metric(series string) int {
+	n.t.Helper()
+	_, text := fetch(n.t, n.dir, config.LookupdSocket, "GET", "/metrics", "")
+	return sample(text, series)
+}
+
+// awaitService waits until /readyz says of the cluster that it is in service, or
+// not; the node is ready in either case.
+func (n *farNode) awaitService(want bool) {
+	n.t.Helper()
+	until(n.t, "the cluster's state", func() bool {
+		code, text := fetch(n.t, n.dir, config.LookupdSocket, "GET", "/readyz", "")
+		var answer struct {
+			Checks []struct {
+				Check        string
+				OK, Degraded bool
+				Reason       string
+			}
+		}
+		if err := json.Unmarshal([]byte(text), &answer); err != nil {
+			n.t.Fatal(err)
+		}
+		for _, c := range answer.Checks {
+			if c.Check == "cluster" {
+				if c.OK == c.Degraded || c.OK == (c.Reason != "") {
+					n.t.Fatalf("/readyz says %+v", c)
+				}
+				return c.OK == want && (code == 200 || !want)
+			}
+		}
+		n.t.Fatalf("/readyz names no cluster: %s", text)
+		return false
+	})
+}
+
+// awaitPuts waits until the cluster has taken so many chunks of the node in all.
+func (n *farNode) awaitPuts(want int) {
+	n.t.Helper()
+	until(n.t, "puts", func() bool { return n.metric(`cluster_chunks_total{direction="put",result="stored"}`) == want })
+}
+
+// blobOf makes n hashes that no other seed has.
+func blobOf(seed byte, n int) []byte {
+	var blob []byte
+	for i := range n {
+		blob = append(blob, append(bytes.Repeat([]byte{seed}, 14), byte(i), seed)...)
+	}
+	return blob
+}
+
+// load gets all chunks as a worker does, and counts those that are whole; their
+// bytes must be those that put stores.
+func (n *farNode) load(spec *kv.NamespaceSpec, blob []byte) (whole int, far int) {
+	n.t.Helper()
+	hashes, err := kv.NewHashBlob(blob, 16)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ns, err := n.chunks.OpenNamespace(n.t.Context(), spec)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	items := make([]store.GetItem, hashes.Len())
+	for i := range items {
+		items[i].Hash = hashes.At(i)
+	}
+	var got []store.GetResult
+	until(n.t, "nothing is loading", func() bool {
+		if got, err = n.chunks.Get(n.t.Context(), ns, store.Lease{Engine: "e", Request: "r"}, items); err != nil {
+			n.t.Fatal(err)
+		}
+		var refs []uint64
+		loading := false
+		for _, g := range got {
+			loading = loading || g.Status == store.GetLoading
+			if g.Status == store.GetReady {
+				refs = append(refs, g.Ref)
+			}
+		}
+		if loading {
+			if err := n.chunks.Release(n.t.Context(), refs); err != nil {
+				n.t.Fatal(err)
+			}
+		}
+		return !loading
+	})
+	for i, g := range got {
+		if g.Status != store.GetReady {
+			continue
+		}
+		whole++
+		if g.Tier == store.TierRemote {
+			far++
+		}
+		data := n.chunks.Segments()[g.Place.Segment].Data()[g.Place.Offset:][:g.Place.Bytes]
+		if !bytes.Equal(data, bytes.Repeat([]byte{byte(i + 1)}, len(data))) || crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) != g.Checksum {
+			n.t.Errorf("chunk %d has other bytes", i)
+		}
+		if err := n.chunks.Release(n.t.Context(), []uint64{g.Ref}); err != nil {
+			n.t.Fatal(err)
+		}
+	}
+	return whole, far
+}
+
+// awaitHit waits for a hit of a length: the node may still be told.
+func (n *farNode) awaitHit(blob []byte, want int) {
+	n.t.Helper()
+	until(n.t, "the hit", func() bool { return hit(n.t, n.lookup, blob) == want })
+}
+
+// TestTwoNodesOverACluster: what one node stores the other looks up and loads; a
+// node that was not there finds it too, whether the first one lives or not.
+func TestTwoNodesOverACluster(t *testing.T) {
+	python := mooncaketest.Python(t)
+	onLoopback(t)
+	master := mooncaketest.StartMaster(t, python)
+	mooncaketest.StartPeer(t, python, master, lentBytes)
+	file := writeCluster(t, master)
+	a, b := startFarNode(t, python, file, nil), startFarNode(t, python, file, nil)
+	if got := hit(t, b.lookup, blobOf(1, 40)); got != 0 {
+		t.Errorf("a hit of %d in an empty cluster", got)
+	}
+	put(t, a.chunks, blobOf(1, 40))
+	a.awaitPuts(40)
+	time.Sleep(2 * time.Second) // what b was told of their absence is old then
+	b.awaitHit(blobOf(1, 40), 640)
+	if whole, far := b.load(spec(), blobOf(1, 40)); whole != 40 || far != 40 {
+		t.Errorf("%d chunks were loaded, %d of them from the cluster", whole, far)
+	}
+	if whole, far := b.load(spec(), blobOf(1, 40)); whole != 40 || far != 40 { // of the same lease
+		t.Errorf("again, %d chunks were loaded, %d of them from the cluster", whole, far)
+	}
+	if got := b.metric(`cluster_chunks_total{direction="get",result="loaded"}`); got != 40 {
+		t.Errorf("%d chunks came from the cluster", got)
+	}
+	if got := b.metric(`cluster_chunks_total{direction="put",result="stored"}`); got != 0 {
+		t.Errorf("%d chunks that came from the cluster went back there", got)
+	}
+	if got := a.metric(`cluster_bytes_total{direction="put"}`); got != 40*4096 {
+		t.Errorf("%d bytes were put", got)
+	}
+	a.run.end()
+	c := startFarNode(t, python, file, nil)
+	c.awaitHit(blobOf(1, 40), 640)
+	if whole, _ := c.load(spec(), blobOf(1, 40)); whole != 40 {
+		t.Errorf("%d chunks were loaded", whole)
+	}
+	// A node without the cluster, over the same segment, has what came.
+	if _, text := fetch(t, c.dir, config.LookupdSocket, "GET", "/readyz", ""); !strings.Contains(text, `"check": "cluster"`) {
+		t.Errorf("/readyz says %s", text)
+	}
+}
+
+// strike is something that befalls the cluster or the way to it.
+type strike struct {
+	name string
+	// down brings it about, up ends it; kept: what was stored is there after it.
+	down, up func()
+	kept     bool
+}
+
+// TestClusterFaults: each fault ends in misses, in time, and heals by itself. The
+// node's own chunks are hit all the while.
+func TestClusterFaults(t *testing.T) {
+	python := mooncaketest.Python(t)
+	onLoopback(t)
+	master := mooncaketest.StartMaster(t, python)
+	mooncaketest.StartPeer(t, python, master, lentBytes)
+	n := startFarNode(t, python, writeCluster(t, master), nil)
+	process := func(signal syscall.Signal) func() {
+		return func() {
+			if err := syscall.Kill(n.sideProcess(), signal); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	nothing := func() {}
+	own := blobOf(100, 8)
+	put(t, n.chunks, own)
+	for i, s := range []strike{
+		{"side process killed", process(syscall.SIGKILL), nothing, true},
+		{"side process stopped", process(syscall.SIGSTOP), nothing, true},
+		{"master stopped", func() { master.Signal(t, syscall.SIGSTOP) }, func() { master.Signal(t, syscall.SIGCONT) }, true},
+		{"master killed", master.Kill, func() { master.Restart(t) }, false},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			stored := blobOf(byte(1+i), 20)
+			put(t, n.chunks, stored)
+			s.down()
+			struck := time.Now()
+			// Nobody has asked for these, so that the cluster must be.
+			slowest := time.Duration(0)
+			for k := range byte(20) {
+				begun := time.Now()
+				if got := hit(t, n.lookup, blobOf(200+k, 20)); got != 0 {
+					t.Errorf("a hit of %d", got)
+				}
+				slowest = max(slowest, time.Since(begun))
+				if got := hit(t, n.lookup, own); got != 128 {
+					t.Errorf("a hit of %d among the node's own chunks", got)
+				}
+			}
+			t.Logf("%s: a miss took %s at most", s.name, slowest.Round(time.Millisecond))
+			if slowest > 5*time.Second {
+				t.Errorf("a lookup took %s", slowest)
+			}
+			if s.name != "side process killed" { // which may be back already
+				until(t, "the outage is seen", func() bool { hit(t, n.lookup, blobOf(250, 20)); return n.metric("cluster_in_service") == 0 })
+				t.Logf("%s: seen after %s", s.name, time.Since(struck).Round(time.Millisecond))
+			}
+			put(t, n.chunks, blobOf(byte(50+i), 4)) // a store is not in the way
+			s.up()
+			risen := time.Now()
+			n.awaitService(true)
+			until(t, "in service", func() bool { return n.metric("cluster_in_service") == 1 })
+			t.Logf("%s: in service %s after its end", s.name, time.Since(risen).Round(time.Millisecond))
+			again := blobOf(byte(30+i), 20)
+			before := n.metric(`cluster_chunks_total{direction="put",result="stored"}`)
+			until(t, "a put", func() bool {
+				again[0]++ // another chunk, for those that were refused are not tried again
+				put(t, n.chunks, again[:16])
+				timer := time.NewTimer(100 * time.Millisecond)
+				<-timer.C
+				return n.metric(`cluster_chunks_total{direction="put",result="stored"}`) > before
+			})
+			t.Logf("%s: stores again %s after its end", s.name, time.Since(risen).Round(time.Millisecond))
+		})
+	}
+	other := startFarNode(t, python, n.cfg.ConfigPath, nil)
+	late := blobOf(77, 20)
+	put(t, n.chunks, late)
+	other.awaitHit(late, 320)
+	if whole, far := other.load(spec(), late); whole != 20 || far != 20 {
+		t.Errorf("after all of it, %d chunks were loaded, %d of them from the cluster", whole, far)
+	}
+}
+
+// sideProcess finds the process that the lookupd of this test has started.
+func (n *farNode) sideProcess() int {
+	n.t.Helper()
+	entries, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	for _, task := range entries {
+		children, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+		if err != nil {
+			continue // the thread is gone
+		}
+		for child := range strings.FieldsSeq(string(children)) {
+			line, err := os.ReadFile("/proc/" + child + "/cmdline")
+			if err == nil && bytes.Contains(line, []byte("mooncake-sidecar-store-agent")) {
+				pid := 0
+				if err := json.Unmarshal([]byte(child), &pid); err != nil {
+					n.t.Fatal(err)
+				}
+				return pid
+			}
+		}
+	}
+	n.t.Fatal("there is no side process")
+	return 0
+}

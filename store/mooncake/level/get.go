@@ -1,0 +1,120 @@
+package level
+
+import (
+	"context"
+
+	"github.com/mooncake-sidecar/sidecar/store/disk"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+)
+
+// fetching is a chunk that waits to be got.
+type fetching struct {
+	space  *space
+	key    disk.Key
+	shards []mooncake.Shard
+	bytes  uint64
+	done   func(*disk.Chunk, error)
+}
+
+// CanFetch implements embedded.Lower.
+func (l *Level) CanFetch() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.inService() && !l.ended && len(l.gets.waiting) < maxWaiting
+}
+
+// Fetch implements embedded.Lower.
+func (l *Level) Fetch(key disk.Key, into [][]byte, done func(*disk.Chunk, error)) bool {
+	f := &fetching{space: l.spaceOf(key.Namespace), key: key, done: done}
+	if f.space == nil || !l.inService() {
+		return false
+	}
+	f.shards = l.shardsOf(&key, into)
+	for i := range f.shards {
+		f.bytes += f.shards[i].At.Bytes
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.ended || len(l.gets.waiting) >= maxWaiting {
+		return false
+	}
+	l.gets.add(f, f.bytes)
+	return true
+}
+
+// runGets gets what waits until ctx ends.
+func (l *Level) runGets(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.gets.more:
+		}
+		bytes := uint64(0)
+		l.mu.Lock()
+		batch := l.gets.take(func(first, next *fetching, taken int) bool {
+			if taken == 1 {
+				bytes = first.bytes
+			}
+			bytes += next.bytes
+			return first.space == next.space && bytes <= getBatchBytes && (taken+1)*max(len(first.shards), len(next.shards)) <= mooncake.MaxTransfer
+		})
+		l.mu.Unlock()
+		if len(batch) > 0 {
+			l.get(ctx, batch)
+		}
+	}
+}
+
+// get gets chunks of one namespace with one call, and answers for them.
+func (l *Level) get(ctx context.Context, batch []*fetching) {
+	var shards []mooncake.Shard
+	for _, f := range batch {
+		shards = append(shards, f.shards...)
+	}
+	s := batch[0].space
+	begun := l.opts.Now()
+	whole, err := l.client.Get(ctx, s.name, shards)
+	l.opts.GetTook(l.opts.Now().Sub(begun))
+	if err != nil {
+		l.check()
+	}
+	for at, f := 0, 0; f < len(batch); f++ {
+		to := at + len(batch[f].shards)
+		l.answer(batch[f], shards[at:to], whole[at:to], err)
+		at = to
+	}
+}
+
+// answer ends a chunk's get.
+func (l *Level) answer(f *fetching, shards []mooncake.Shard, whole []bool, err error) {
+	chunk := &disk.Chunk{Key: f.key, ShardBytes: uint32(shards[0].At.Bytes)}
+	for i := range shards {
+		chunk.Checksums = append(chunk.Checksums, shards[i].Sum)
+		if err == nil && !whole[i] {
+			err = errLost
+		}
+	}
+	if err == nil && l.spaceOf(f.key.Namespace) != f.space {
+		err = errVoid
+	}
+	if err == nil {
+		l.note(f.space, uint32(f.key.Group), &f.key.Hash, true)
+	}
+	l.finishGet(f, chunk, err)
+}
+
+func (l *Level) finishGet(f *fetching, chunk *disk.Chunk, err error) {
+	l.mu.Lock()
+	l.gets.bytes -= f.bytes
+	if err == nil {
+		l.stats.GotChunks++
+	} else {
+		l.stats.GetsFailed++
+	}
+	l.mu.Unlock()
+	if err != nil {
+		chunk = nil
+	}
+	f.done(chunk, err)
+}

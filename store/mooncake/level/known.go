@@ -1,0 +1,88 @@
+package level
+
+import (
+	"math/bits"
+	"sync"
+	"sync/atomic"
+)
+
+// known remembers what was said of chunks, for a time each, in fixed memory: lines
+// of a few entries, of which the one goes that is worth least. Readers take no
+// lock. A chunk is known by 64 bits of its hash: taken for another it costs a load
+// that fails, or a question that is not asked.
+type known struct {
+	lines []line
+	shift int
+
+	mu sync.Mutex // of writers
+}
+
+// lineEntries fill a cache line.
+const lineEntries = 4
+
+type line [lineEntries]struct {
+	// digest is the chunk's.
+	digest atomic.Uint64
+	// verdict is until when (in milliseconds, 0 for an empty entry) and present in the
+	// lowest bit, mixed with the digest, so that halves of two entries make none.
+	verdict atomic.Uint64
+}
+
+// newKnown returns a memory of so many chunks, about.
+func newKnown(chunks int) *known {
+	lines := 1 << bits.Len(uint(max(chunks/lineEntries, 2)-1))
+	return &known{lines: make([]line, lines), shift: 64 - bits.TrailingZeros(uint(lines))}
+}
+
+// scramble keeps the halves of different entries apart.
+const scramble = 0x9E3779B97F4A7C15
+
+func mixOf(digest uint64) uint64 { return bits.RotateLeft64(digest*scramble, 29) }
+
+func (k *known) lineOf(digest uint64) *line { return &k.lines[(digest*scramble)>>k.shift] }
+
+// find returns what is known of a chunk at a time; ok is false when nothing is.
+func (k *known) find(digest uint64, nowMS int64) (present, ok bool) {
+	l := k.lineOf(digest)
+	for i := range l {
+		if l[i].digest.Load() != digest {
+			continue
+		}
+		v := l[i].verdict.Load() ^ mixOf(digest)
+		if until := int64(v >> 1); until > nowMS && until-nowMS < maxKnownMS {
+			return v&1 != 0, true
+		}
+	}
+	return false, false
+}
+
+// maxKnownMS is more than anything is known for; what seems to be is two halves.
+const maxKnownMS = 1 << 31
+
+// put notes what is known of a chunk, until a time.
+func (k *known) put(digest uint64, present bool, nowMS, untilMS int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	l := k.lineOf(digest)
+	at, worst := 0, int64(1)<<62
+	for i := range l {
+		d := l[i].digest.Load()
+		until := int64((l[i].verdict.Load() ^ mixOf(d)) >> 1)
+		if d == digest {
+			at = i
+			break
+		}
+		if until <= nowMS || l[i].verdict.Load() == 0 {
+			until = 0
+		}
+		if until < worst {
+			at, worst = i, until
+		}
+	}
+	v := uint64(untilMS) << 1
+	if present {
+		v |= 1
+	}
+	l[at].digest.Store(digest)
+	l[at].verdict.Store(v ^ mixOf(digest))
+}

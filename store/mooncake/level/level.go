@@ -1,0 +1,304 @@
+package level
+
+import (
+	"context"
+	"fmt"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+	"github.com/mooncake-sidecar/sidecar/store/disk"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+)
+
+// Level is the cluster below a node's store. Its methods but Run, Ask and Reset do
+// not wait for anything.
+type Level struct {
+	client *mooncake.Client
+	opts   Options
+	known  *known
+	// usable is false while the cluster does not answer, as far as Run has seen.
+	usable atomic.Bool
+	// spaces are the namespaces by digest; values are replaced, not changed.
+	spaces sync.Map // [32]byte -> *space
+
+	mu    sync.Mutex
+	puts  queue[*putting]
+	gets  queue[*fetching]
+	seeds uint64
+	ended bool // Run is over
+	stats Stats
+
+	asking sync.WaitGroup // questions under way
+}
+
+// space is a namespace as it is now: another one after a reset.
+type space struct {
+	spec *kv.NamespaceSpec
+	name store.Namespace
+	// seed is in the digests of its chunks, so that what was known before a reset is
+	// known no more.
+	seed uint64
+	// left: the cluster is not used for it.
+	left bool
+}
+
+// New returns a level, which does nothing before Run.
+func New(opts Options) *Level {
+	opts.setDefaults()
+	return &Level{
+		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks),
+		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters),
+	}
+}
+
+// digest names a chunk to what is known.
+func (s *space) digest(group uint32, hash *kv.Hash) uint64 {
+	d := uint64(hash[0]) | uint64(hash[1])<<8 | uint64(hash[2])<<16 | uint64(hash[3])<<24 |
+		uint64(hash[4])<<32 | uint64(hash[5])<<40 | uint64(hash[6])<<48 | uint64(hash[7])<<56
+	return max(d^s.seed^bits.RotateLeft64((uint64(group)+1)*scramble, 17), 1)
+}
+
+// chunkBytes is the length of all shards of a group's chunk.
+func (s *space) chunkBytes(group uint32) uint64 {
+	g := &s.spec.Groups[group]
+	return uint64(g.ShardBytes) * uint64(g.Shards)
+}
+
+// Open implements embedded.Cluster.
+func (l *Level) Open(spec *kv.NamespaceSpec, resets uint32) {
+	digest := spec.Digest()
+	if _, known := l.spaces.Load(digest); known {
+		return
+	}
+	s := &space{spec: spec, left: resets > 0 && !l.opts.ResetCluster}
+	var err error
+	if s.name, err = l.client.OpenNamespace(context.Background(), spec); err != nil {
+		l.opts.Log.Warn("a model's cache is not shared with the Mooncake cluster", "model", spec.Model, "error", err)
+		s.left = true
+	}
+	if s.left && err == nil {
+		l.tellLeft(s)
+	}
+	l.setSpace(digest, s)
+}
+
+func (l *Level) tellLeft(s *space) {
+	l.opts.Log.Warn("the Mooncake cluster is not used for a model that was reset: what it has can't be told from what is new; mooncake_reset cluster would remove it there",
+		"model", s.spec.Model)
+}
+
+// setSpace makes a space the one of a namespace.
+func (l *Level) setSpace(digest [32]byte, s *space) {
+	l.mu.Lock()
+	l.seeds++
+	s.seed = l.seeds * scramble
+	for i := range 8 {
+		s.seed ^= uint64(digest[i]) << (8 * i)
+	}
+	l.mu.Unlock()
+	l.spaces.Store(digest, s)
+}
+
+// spaceOf returns a namespace's space, nil where the cluster is not used for it.
+func (l *Level) spaceOf(digest [32]byte) *space {
+	v, _ := l.spaces.Load(digest)
+	s, ok := v.(*space)
+	if !ok || s.left {
+		return nil
+	}
+	return s
+}
+
+// inService tells whether the cluster is asked at all.
+func (l *Level) inService() bool { return l.usable.Load() }
+
+func (l *Level) nowMS() int64 { return l.opts.Now().UnixMilli() }
+
+// note remembers of a chunk whether it is there.
+func (l *Level) note(s *space, group uint32, hash *kv.Hash, present bool) {
+	now, keep := l.nowMS(), l.opts.Absent
+	if present {
+		keep = l.opts.Lease / 2
+	}
+	l.known.put(s.digest(group, hash), present, now, now+keep.Milliseconds())
+}
+
+// Look implements embedded.Lower.
+func (l *Level) Look(key *disk.Key) (disk.Found, bool) { return l.look(key, 0) }
+
+// Offers implements embedded.Lower: a lookup was told so before, and the lease that
+// it stands for is twice as long as it is told.
+func (l *Level) Offers(key *disk.Key) (disk.Found, bool) { return l.look(key, l.opts.Lease/4) }
+
+func (l *Level) look(key *disk.Key, late time.Duration) (disk.Found, bool) {
+	s := l.spaceOf(key.Namespace)
+	if s == nil || !l.inService() || int(key.Group) >= len(s.spec.Groups) {
+		return disk.Found{}, false
+	}
+	present, ok := l.known.find(s.digest(uint32(key.Group), &key.Hash), l.nowMS()-late.Milliseconds())
+	return disk.Found{Bytes: s.chunkBytes(uint32(key.Group))}, present && ok
+}
+
+// MissOnce implements embedded.Lower: it is taken for absent as long as one that
+// is not there.
+func (l *Level) MissOnce(key *disk.Key) {
+	if s := l.spaceOf(key.Namespace); s != nil {
+		l.note(s, uint32(key.Group), &key.Hash, false)
+	}
+}
+
+// Touch implements embedded.Lower. The master counts what it is asked for as used.
+func (l *Level) Touch(*disk.Key) {}
+
+// Deadline implements embedded.Lower: the cluster knows no time to live.
+func (l *Level) Deadline(time.Duration) uint32 { return 0 }
+
+// Left implements embedded.Lower.
+func (l *Level) Left(uint32) time.Duration { return 0 }
+
+// Forget implements embedded.Cluster. Bytes that are bad here came from there, or
+// went there: they are removed, as far as nobody reads them, and not used before.
+func (l *Level) Forget(key *disk.Key) {
+	s := l.spaceOf(key.Namespace)
+	if s == nil {
+		return
+	}
+	l.note(s, uint32(key.Group), &key.Hash, false)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended && len(l.puts.waiting) < maxWaiting {
+		l.puts.add(&putting{space: s, forget: key.Hash}, 0)
+	}
+}
+
+// Glance is one lookup's sight of what is known.
+type Glance struct {
+	known *known
+	space *space
+	nowMS int64
+}
+
+// Glance begins a lookup. Of a cluster that is not in service, or not used for the
+// namespace, nothing is there.
+func (l *Level) Glance(digest [32]byte) *Glance {
+	g := &Glance{known: l.known, nowMS: l.nowMS()}
+	if l.inService() {
+		g.space = l.spaceOf(digest)
+	}
+	return g
+}
+
+// Exists implements embedded.Glance.
+func (g *Glance) Exists(group uint32, hash *kv.Hash) kv.Existence {
+	if g.space == nil {
+		return kv.Absent
+	}
+	present, ok := g.known.find(g.space.digest(group, hash), g.nowMS)
+	switch {
+	case !ok:
+		return kv.Unknown
+	case present:
+		return kv.Present
+	}
+	return kv.Absent
+}
+
+// Ask implements embedded.Cluster. The question has its own time: how long this
+// caller waits says nothing of the cluster, and the answer is of use to the next.
+func (l *Level) Ask(ctx context.Context, digest [32]byte, chunks []store.ChunkKey) error {
+	s := l.spaceOf(digest)
+	if s == nil || len(chunks) == 0 || !l.inService() {
+		return nil
+	}
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return errEnded
+	}
+	l.asking.Add(1)
+	l.mu.Unlock()
+	answered := make(chan error, 1)
+	go func() {
+		defer l.asking.Done()
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
+		defer cancel()
+		answered <- l.ask(limited, s, chunks)
+	}()
+	select {
+	case err := <-answered:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// ask asks for chunks, and notes the answers.
+func (l *Level) ask(ctx context.Context, s *space, chunks []store.ChunkKey) error {
+	begun := l.opts.Now()
+	found, err := l.client.Existence(ctx, s.name, chunks)
+	took := l.opts.Now().Sub(begun)
+	l.opts.Asked(took)
+	present := 0
+	for i, e := range found {
+		if e == kv.Present {
+			present++
+		}
+		// The lease began while the question was under way, at the earliest when it was
+		// asked.
+		if took < l.opts.Lease/4 || e != kv.Present {
+			l.note(s, chunks[i].Group, &chunks[i].Hash, e == kv.Present)
+		}
+	}
+	if err != nil {
+		l.check()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.stats.Questions++
+	if err != nil {
+		l.stats.AskFailed++
+		return fmt.Errorf("ask the cluster: %w", err)
+	}
+	l.stats.Asked += uint64(len(chunks))
+	l.stats.Found += uint64(present)
+	return nil
+}
+
+// Leave implements embedded.Cluster.
+func (l *Level) Leave(digest [32]byte) {
+	v, _ := l.spaces.Load(digest)
+	old, ok := v.(*space)
+	if !ok {
+		return
+	}
+	next := &space{spec: old.spec, name: old.name, left: true} // until Reset has come through
+	l.setSpace(digest, next)
+	if !old.left && !l.opts.ResetCluster {
+		l.tellLeft(next)
+	}
+}
+
+// Reset implements embedded.Cluster. What is in the cluster is removed if that was
+// asked for; it is not used before it is gone, however long that takes.
+func (l *Level) Reset(ctx context.Context, digest [32]byte) error {
+	v, _ := l.spaces.Load(digest)
+	old, ok := v.(*space)
+	if !ok || !l.opts.ResetCluster {
+		return nil
+	}
+	_, err := l.client.Reset(ctx, old.name)
+	name, opening := l.client.OpenNamespace(context.WithoutCancel(ctx), old.spec)
+	if opening != nil {
+		return fmt.Errorf("reset in the cluster: %w", opening)
+	}
+	l.setSpace(digest, &space{spec: old.spec, name: name})
+	if err != nil {
+		// The client owes the removal, and finds nothing until it is made.
+		l.opts.Log.Warn("a reset is not through in the Mooncake cluster yet; until it is, the cluster is not used for the model", "model", old.spec.Model, "error", err)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package level
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+)
+
+// Options are what New needs.
+type Options struct {
+	Client *mooncake.Client
+	// Memory is what the client's engine has registered: the mapping that the
+	// store's pieces are of.
+	Memory []byte
+	// Lease is how long the master leases what was asked for; 0:
+	// mooncake.DefaultLease.
+	Lease time.Duration
+	// Absent is how long a chunk that is not there is taken for absent unasked; 0: 1s.
+	Absent time.Duration
+	// QueueBytes bounds the chunks that wait to be put or are; 0: 64 MiB.
+	QueueBytes uint64
+	// ResetCluster: a reset removes the namespace's objects, whoever uses them.
+	ResetCluster bool
+	// KnownChunks is of how many chunks it is remembered whether they are there; 0:
+	// 262144.
+	KnownChunks int
+	// Asked, PutTook and GetTook, if not nil, are told the seconds that a call took.
+	Asked, PutTook, GetTook func(time.Duration)
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+	Log *slog.Logger
+}
+
+const (
+	defaultAbsent = time.Second
+	defaultQueue  = 64 << 20
+	defaultKnown  = 1 << 18
+	// maxWaiting bounds the queues, besides their bytes.
+	maxWaiting = 1 << 14
+	// putters and getters are as many as the side process has lanes of the kind.
+	putters = 2
+	getters = 4
+	// putBatchBytes and getBatchBytes are how much of what waits one call takes: the
+	// first bytes of a load are there while the rest is on its way.
+	putBatchBytes = 32 << 20
+	getBatchBytes = 16 << 20
+	// askLimit is how long a question may take before the cluster counts as silent.
+	askLimit = 2 * time.Second
+	// healInterval is how often a cluster that does not answer is looked at.
+	healInterval = 100 * time.Millisecond
+)
+
+func (o *Options) setDefaults() {
+	if o.Lease <= 0 {
+		o.Lease = mooncake.DefaultLease
+	}
+	if o.Absent <= 0 {
+		o.Absent = defaultAbsent
+	}
+	if o.QueueBytes == 0 {
+		o.QueueBytes = defaultQueue
+	}
+	if o.KnownChunks == 0 {
+		o.KnownChunks = defaultKnown
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	for _, f := range []*func(time.Duration){&o.Asked, &o.PutTook, &o.GetTook} {
+		if *f == nil {
+			*f = func(time.Duration) {}
+		}
+	}
+}
