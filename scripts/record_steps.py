@@ -12,4 +12,5 @@ sys.path[:0] = [str(REPOSITORY / "pyshim" / "tests"), str(REPOSITORY / "pyshim")
 
 from parallel import recording  # noqa: E402
 
-recording.write()
+if __name__ == "__main__":
+    recording.write()

