@@ -126,7 +126,9 @@ type fakeLauncher struct {
 	systems map[string]*fakeEngine
 }
 
-func (l *fakeLauncher) Prepare(context.Context, string) error { return nil }
+func (l *fakeLauncher) Prepare(context.Context, string, int64) (Shared, error) {
+	return nothingShared{}, nil
+}
 
 func (l *fakeLauncher) Launch(_ context.Context, name, _ string, _ int64, _ int) (System, error) {
 	if name == l.fail {

@@ -27,12 +27,15 @@ type Hosts struct {
 	// Dir gets a directory a system, with logs and sockets. It must be short enough
 	// for sockets' paths.
 	Dir string
-	// Nap is Options.Nap.
-	Nap bool
+	// Nap and Cluster are those of Options.
+	Nap, Cluster bool
 
 	mu struct {
 		sync.Mutex
 		launched int
+		// config is the file that says how the cluster of the present model is reached,
+		// empty for none.
+		config string
 	}
 }
 
@@ -43,26 +46,50 @@ const stopLimit = 30 * time.Second
 
 func (h *Hosts) script() string { return filepath.Join(h.Root, "bench", "compare", "hosts", "host.py") }
 
-// Prepare generates the model's checkpoint.
-func (h *Hosts) Prepare(ctx context.Context, model string) error {
+// cluster is the name of the host that runs a Mooncake cluster.
+const cluster = "cluster"
+
+// Prepare generates the model's checkpoint, and starts a cluster for its systems.
+func (h *Hosts) Prepare(ctx context.Context, model string, storeBytes int64) (Shared, error) {
 	out, err := exec.CommandContext(ctx, h.Python, h.script(), "--prepare", model).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("generating the checkpoint of %s: %w\n%s", model, err, out)
+		return nil, fmt.Errorf("generating the checkpoint of %s: %w\n%s", model, err, out)
 	}
-	return nil
+	if !h.Cluster {
+		return nothingShared{}, nil
+	}
+	host, err := h.launch(ctx, cluster, model, storeBytes, 0)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	h.mu.config = host.config
+	h.mu.Unlock()
+	return host, nil
 }
 
 // Launch implements Launcher.
 func (h *Hosts) Launch(ctx context.Context, name, model string, storeBytes int64, kvGiB int) (System, error) {
+	host, err := h.launch(ctx, name, model, storeBytes, kvGiB)
+	if err != nil {
+		return nil, err // no typed nil
+	}
+	return host, nil
+}
+
+func (h *Hosts) launch(ctx context.Context, name, model string, storeBytes int64, kvGiB int) (*hostedSystem, error) {
 	h.mu.Lock()
 	h.mu.launched++
-	dir := filepath.Join(h.Dir, fmt.Sprintf("%s-%d", name, h.mu.launched))
+	dir, config := filepath.Join(h.Dir, fmt.Sprintf("%s-%d", name, h.mu.launched)), h.mu.config
 	h.mu.Unlock()
 	// Not bound to ctx: a host is stopped by the end of its input, so that it can end what it started.
 	command := exec.Command(h.Python, h.script(), name, "--model", model, "--dir", dir, //nolint:noctx // see above
 		"--store-bytes", strconv.FormatInt(storeBytes, 10), "--kv-gib", strconv.Itoa(kvGiB))
 	if h.Nap {
 		command.Args = append(command.Args, "--nap")
+	}
+	if config != "" && name != cluster {
+		command.Args = append(command.Args, "--cluster", config)
 	}
 	// A session of its own: an interrupt from the terminal reaches this command only, which then stops the hosts.
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -86,6 +113,7 @@ func (h *Hosts) Launch(ctx context.Context, name, model string, storeBytes int64
 	case r := <-ready:
 		err = r.err
 		host.client, host.sessions = NewClient("http://127.0.0.1:"+strconv.Itoa(r.Port)), r.Sessions
+		host.config, host.forget = r.Config, r.Forget
 	case <-ctx.Done():
 		err = context.Cause(ctx)
 	}
@@ -98,10 +126,15 @@ func (h *Hosts) Launch(ctx context.Context, name, model string, storeBytes int64
 
 // readiness is the line that a host prints once its engine serves.
 type readiness struct {
-	Port     int    `json:"port"`
-	Sessions []int  `json:"sessions"`
-	Error    string `json:"error"`
-	err      error
+	Port     int   `json:"port"`
+	Sessions []int `json:"sessions"`
+	// Config is of a cluster.
+	Config string `json:"config"`
+	// Forget is a command that empties what the node holds beside the engine's own
+	// cache.
+	Forget []string `json:"forget"`
+	Error  string   `json:"error"`
+	err    error
 }
 
 func readReadiness(output io.Reader) readiness {
@@ -130,6 +163,8 @@ type hostedSystem struct {
 	input    io.Closer
 	client   *Client
 	sessions []int
+	config   string    // of a cluster
+	forget   []string  // see readiness
 	held     *programs // nil until HoldPrograms
 }
 
@@ -140,7 +175,13 @@ func (s *hostedSystem) Complete(ctx context.Context, request Request) (Answer, e
 }
 
 func (s *hostedSystem) Forget(ctx context.Context, external bool) error {
-	return s.client.Reset(ctx, external)
+	if err := s.client.Reset(ctx, external); err != nil || len(s.forget) == 0 {
+		return err
+	}
+	if out, err := exec.CommandContext(ctx, s.forget[0], s.forget[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("emptying the node's store: %w\n%s", err, out)
+	}
+	return nil
 }
 
 func (s *hostedSystem) Idle(ctx context.Context) (bool, error) { return s.client.Idle(ctx) }
@@ -183,6 +224,12 @@ func (s *hostedSystem) Close() error {
 	}
 	return nil
 }
+
+// nothingShared is of systems that have nothing in common.
+type nothingShared struct{}
+
+func (nothingShared) CPUTime() (time.Duration, error) { return 0, nil }
+func (nothingShared) Close() error                    { return nil }
 
 // isGone tells whether reading from /proc failed since the process has ended.
 func isGone(err error) bool {

@@ -56,6 +56,9 @@ type Options struct {
 	// MaxOthers is the share of a core that other processes may use beside a pair. Above
 	// it the pair is measured again.
 	MaxOthers float64 `json:"max_others"`
+	// Cluster has ours and the in-tree connector use one Mooncake cluster of several
+	// storage nodes. Before each warm hit ours forgets what the node itself holds.
+	Cluster bool `json:"cluster,omitempty"`
 	// KVGiB is the engine's own KV memory.
 	KVGiB int `json:"kv_gib"`
 	// StoreBytes is every store's size; 0 takes what the prompts need.
@@ -124,6 +127,8 @@ func (o *Options) Validate() error {
 	faultf(o.MaxOthers < 0, "others may use %g of a core", o.MaxOthers)
 	faultf(o.KVGiB < 1 || o.KVGiB > 64, "%d GiB of KV memory; from 1 to 64", o.KVGiB)
 	faultf(o.StoreBytes < 0, "a store of %d bytes", o.StoreBytes)
+	faultf(o.Cluster && !slices.Equal(o.Parts, []string{PartWarm}), "a cluster is measured by warm hits: leave the other parts out")
+	faultf(o.Cluster && slices.Contains(o.With, LMCache), "lmcache has no part in a Mooncake cluster")
 	comparing := slices.Contains(o.Parts, PartCold) || slices.Contains(o.Parts, PartOverlap)
 	faultf(comparing && !slices.Contains(o.With, None), "cold and overlap compare with the engine alone: add none to the systems, or measure warm only")
 	return errors.Join(faults...)

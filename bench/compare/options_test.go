@@ -32,6 +32,18 @@ func TestOptions(t *testing.T) {
 	}
 }
 
+func TestClusterOptions(t *testing.T) {
+	o := Options{With: []string{Null, InTree, Ours}, Parts: []string{PartWarm}, Cluster: true}
+	o.SetDefaults()
+	if err := o.Validate(); err != nil {
+		t.Error(err)
+	}
+	o.With, o.Parts = append(o.With, LMCache), append(o.Parts, PartCold)
+	if err := o.Validate(); err == nil || !strings.Contains(err.Error(), "other parts") || !strings.Contains(err.Error(), "lmcache has no part") {
+		t.Errorf("a cluster with %v of %v: %v", o.Parts, o.With, err)
+	}
+}
+
 func TestStoreBytes(t *testing.T) {
 	o := Options{Tokens: []int{2000, 8000}, Prompts: 3}
 	if got := o.storeBytes("kv2k"); got != 512<<20 {

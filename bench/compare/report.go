@@ -1,6 +1,7 @@
 package compare
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -82,6 +83,10 @@ type TargetCheck struct {
 // coldLimit is the cold penalty that we allow ourselves at most.
 const coldLimit = 1.03
 
+// remoteLimits are the shares of the in-tree connector's overhead that ours may
+// have when both load from one cluster, by model.
+var remoteLimits = map[string]float64{"kv2k": 0.75, "kv64k": 0.5}
+
 // NewReport computes all figures.
 func NewReport(machine Machine, options Options, pairs []Pair) *Report {
 	r := &Report{Machine: machine, Options: options, Pairs: pairs}
@@ -98,7 +103,7 @@ func NewReport(machine Machine, options Options, pairs []Pair) *Report {
 				if len(chosen) == 0 {
 					continue
 				}
-				f := figures{cell, chosen, options.Seed}
+				f := figures{cell, chosen, options.Seed, options.Cluster}
 				switch part {
 				case PartWarm:
 					r.Warm = append(r.Warm, f.warm(options.With)...)
@@ -123,6 +128,8 @@ type figures struct {
 	cell  Cell
 	pairs []Pair
 	seed  uint64
+	// remote: what is loaded comes from a cluster.
+	remote bool
 }
 
 func (f figures) bootstrap(statistic func(pairs []int) float64) Interval {
@@ -248,7 +255,12 @@ func (f figures) target(systems []string) *TargetCheck {
 	var what string
 	var value, limit func(pairs []int) float64
 	switch {
-	case f.cell.Part == PartWarm && f.saw(Null):
+	case f.cell.Part == PartWarm && f.remote && f.saw(InTree):
+		share := remoteLimits[f.cell.Model]
+		what = fmt.Sprintf("overhead in ms: at most %.2g of the in-tree connector's on the same cluster", share)
+		value = func(pairs []int) float64 { return f.overhead(pairs, Ours) }
+		limit = func(pairs []int) float64 { return share * f.overhead(pairs, InTree) }
+	case f.cell.Part == PartWarm && !f.remote && f.saw(Null):
 		what = "overhead in ms: at most the null connector's and half of what the better peer adds to it"
 		value = func(pairs []int) float64 { return f.overhead(pairs, Ours) }
 		limit = func(pairs []int) float64 {

@@ -54,3 +54,35 @@ func TestTargets(t *testing.T) {
 		t.Errorf("a target without peers: %+v", alone.Targets)
 	}
 }
+
+// TestRemoteTargets: on one cluster the in-tree connector alone is the measure.
+func TestRemoteTargets(t *testing.T) {
+	options := Options{With: []string{Null, InTree, Ours}, Models: []string{"kv2k", "kv64k"}, Tokens: []int{2000}, Parts: []string{PartWarm}, Seed: 1, Cluster: true}
+	pairs := known()
+	for _, pair := range known() {
+		pair.Model = "kv64k"
+		pairs = append(pairs, pair)
+	}
+	targets := NewReport(Machine{}, options, pairs).Targets
+	if len(targets) != 2 {
+		t.Fatalf("%d targets", len(targets))
+	}
+	// Of the in-tree connector's 5, ours 2.
+	for i, want := range []float64{0.75 * 5, 0.5 * 5} {
+		if got := targets[i]; math.Abs(got.Limit-want) > 1e-9 || math.Abs(got.Value-2) > 1e-9 || !got.Met {
+			t.Errorf("%s: %+v, limit %v", got.Model, got, want)
+		}
+	}
+	for _, pair := range pairs {
+		slow := pair.Seen[Ours]
+		slow.StoreWarmMs++
+		pair.Seen[Ours] = slow
+	}
+	if targets = NewReport(Machine{}, options, pairs).Targets; !targets[0].Met || targets[1].Met {
+		t.Errorf("ours 3 of the in-tree connector's 5: %+v", targets)
+	}
+	options.With = []string{Null, Ours}
+	if targets = NewReport(Machine{}, options, pairs).Targets; len(targets) != 0 {
+		t.Errorf("a target without the in-tree connector: %+v", targets)
+	}
+}

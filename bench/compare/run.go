@@ -97,15 +97,17 @@ func (r *Run) model(ctx context.Context, model string) (err error) {
 		return nil
 	}
 	r.Progress("%s: starting %d engines", model, len(r.Options.With))
-	if err := r.Launcher.Prepare(ctx, model); err != nil {
+	shared, err := r.Launcher.Prepare(ctx, model, r.Options.storeBytes(model))
+	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, shared.Close()) }()
 	systems, err := r.launch(ctx, model)
 	defer func() { err = errors.Join(err, closeAll(systems)) }()
 	if err != nil {
 		return err
 	}
-	b := &bench{Run: r, systems: systems, storeBytes: r.Options.storeBytes(model)}
+	b := &bench{Run: r, shared: shared, systems: systems, storeBytes: r.Options.storeBytes(model)}
 	if err := b.warmUp(ctx); err != nil {
 		return err
 	}
@@ -155,6 +157,7 @@ func closeAll(systems []System) error {
 // bench is a run with the systems of one model.
 type bench struct {
 	*Run
+	shared     Shared
 	systems    []System
 	storeBytes int64
 	// stored are bytes that were put into every store since it was emptied last.
@@ -282,7 +285,8 @@ func (b *bench) others() (time.Duration, error) {
 		}
 		busy -= used
 	}
-	return busy, nil
+	used, err := b.shared.CPUTime()
+	return busy - used, err
 }
 
 // participants of a part: the engine alone has no store-warm.

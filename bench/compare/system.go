@@ -25,10 +25,18 @@ type System interface {
 	Close() error
 }
 
+// Shared is what all systems of a model use: processes, or none.
+type Shared interface {
+	// CPUTime is what its processes have used.
+	CPUTime() (time.Duration, error)
+	// Close ends them and waits. The systems have ended before.
+	Close() error
+}
+
 // Launcher starts a system for a model.
 type Launcher interface {
 	// Prepare makes what all systems of a model share.
-	Prepare(ctx context.Context, model string) error
+	Prepare(ctx context.Context, model string, storeBytes int64) (Shared, error)
 	// Launch returns once the engine serves.
 	Launch(ctx context.Context, name, model string, storeBytes int64, kvGiB int) (System, error)
 }

@@ -34,6 +34,7 @@ Example:
 
   mooncake-bench compare
   mooncake-bench compare --with null,intree,ours --parts warm --models kv2k
+  mooncake-bench compare --cluster --with null,intree,ours --parts warm --tokens 8000
   mooncake-bench compare --rounds 40 --resume --json`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "with", Usage: "compare these `SYSTEMS`", Value: "none,null,intree,lmcache,ours"},
@@ -51,6 +52,7 @@ Example:
 			&cli.Int64Flag{Name: "store-mib", Usage: "`MIB` of every store; 0 for what the prompts need"},
 			&cli.Uint64Flag{Name: "seed", Usage: "draw prompts and orders from `SEED`", Value: 1},
 			&cli.BoolFlag{Name: "nap", Usage: "have all engines sleep 50 µs where vLLM yields in a loop: kernels whose sched_yield starves others (seen with 6.18) stall them all"},
+			&cli.BoolFlag{Name: "cluster", Usage: "have ours and intree load from one Mooncake cluster of three storage nodes, the node's own store empty; with --parts warm"},
 			&cli.StringFlag{Name: "out", Usage: "save samples and figures in `FILE`", Value: "build/bench/compare.json"},
 			&cli.BoolFlag{Name: "resume", Usage: "go on with the samples in --out"},
 			&cli.BoolFlag{Name: "json", Usage: "print the report as JSON; progress goes to standard error"},
@@ -69,7 +71,7 @@ Example:
 			if err != nil {
 				return err
 			}
-			hosts.Nap = options.Nap
+			hosts.Nap, hosts.Cluster = options.Nap, options.Cluster
 			*code = exitFailed
 			ctx, stop := signal.NotifyContext(c.Context, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
@@ -83,7 +85,7 @@ func compareOptions(c *cli.Context) (compare.Options, error) {
 		With: list(c.String("with")), Parts: list(c.String("parts")), Models: list(c.String("models")),
 		Prompts: c.Int("prompts"), Rounds: c.Int("rounds"), OverlapRounds: c.Int("overlap-rounds"), Arrivals: c.Int("arrivals"),
 		Load: c.Float64("load"), OutputTokens: c.Int("output-tokens"), MaxOthers: c.Float64("max-others"), KVGiB: c.Int("kv-gib"), StoreBytes: c.Int64("store-mib") << 20,
-		Seed: c.Uint64("seed"), Nap: c.Bool("nap"),
+		Seed: c.Uint64("seed"), Nap: c.Bool("nap"), Cluster: c.Bool("cluster"),
 	}
 	for _, word := range list(c.String("tokens")) {
 		var n int

@@ -7,6 +7,7 @@ of standard input, also ends everything that was started here.
 
     host.py --prepare MODEL                     generate the checkpoint and print its directory
     host.py SYSTEM --model MODEL --dir DIR      run a system
+    host.py cluster --model MODEL --dir DIR     run a Mooncake cluster for several systems
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 
-from harness.daemons import Daemons  # noqa: E402
+from harness.cluster import LOOPBACK, Cluster  # noqa: E402
+from harness.daemons import LOOKUPD, Daemons  # noqa: E402
 from harness.engine import Engine, in_tree, ours  # noqa: E402
 from harness.mooncake import Master  # noqa: E402
 
 import lmcache_server  # noqa: E402
 import models  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+CLUSTER_NODES = 3
 
 NULL = {
     "kv_connector": "NullConnector",
@@ -45,12 +50,13 @@ class Stopped(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("system", nargs="?", choices=sorted(SYSTEMS))
+    parser.add_argument("system", nargs="?", choices=[*sorted(SYSTEMS), "cluster"])
     parser.add_argument("--prepare", metavar="MODEL")
     parser.add_argument("--model", choices=sorted(models.SHAPES))
     parser.add_argument("--dir", type=pathlib.Path)
     parser.add_argument("--store-bytes", type=int, default=1 << 30)
     parser.add_argument("--kv-gib", type=int, default=1)
+    parser.add_argument("--cluster", type=pathlib.Path, metavar="FILE", help="ours and intree use the cluster of that configuration")
     parser.add_argument("--nap", action="store_true", help="engines sleep where they would yield (tests/harness/patient)")
     options = parser.parse_args()
     if options.prepare:
@@ -67,9 +73,12 @@ def main() -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
         with contextlib.ExitStack() as owned:
-            sessions, engine = SYSTEMS[options.system](options, owned)
-            engine.wait_ready(tick=lambda _: _check_input())
-            report = {"port": engine.port, "sessions": sessions()}
+            if options.system == "cluster":
+                report = _cluster(options, owned)
+            else:
+                sessions, engine, *more = SYSTEMS[options.system](options, owned)
+                engine.wait_ready(tick=lambda _: _check_input())
+                report = {"port": engine.port, "sessions": sessions()} | (more[0] if more else {})
             print(json.dumps(report), flush=True)
             while True:
                 _check_input(None)
@@ -112,16 +121,38 @@ def _null(options, owned):
     return lambda: [engine.process.pid], engine
 
 
+def _cluster(options, owned) -> dict:
+    running = owned.enter_context(Cluster(options.dir, CLUSTER_NODES, segment_bytes=options.store_bytes))
+    pids = [program.pid for program in (running.master, *running.nodes)]
+    return {"port": running.metrics_port, "sessions": pids, "config": str(running.config_path)}
+
+
+def _environment(options) -> dict[str, str]:
+    return LOOPBACK | {"MOONCAKE_CONFIG_PATH": str(options.cluster)}
+
+
 def _ours(options, owned):
     daemons = Daemons(options.dir)
     owned.callback(daemons.close)
     extra = {"runtime_dir": str(options.dir), "store_bytes": options.store_bytes, "binaries_dir": str(ROOT / "bin")}
-    engine = _engine(options, owned, connector=ours(**extra))
-    # The daemons are started by the engine, each in a session of its own.
-    return lambda: [engine.process.pid, *(os.getsid(pid) for pid in daemons.running())], engine
+    more = {}
+    if options.cluster:
+        extra |= {"store": "mooncake", "store_python": sys.executable, "compat_keys": True}
+        more = {"environment": _environment(options)}
+    engine = _engine(options, owned, connector=ours(**extra), **more)
+    forget = [sys.executable, str(HERE / "forget.py"), str(ROOT / "bin" / LOOKUPD), str(options.dir)] if options.cluster else []
+
+    def sessions():
+        # The daemons are started by the engine, each in a session of its own.
+        return [engine.process.pid, *(os.getsid(pid) for pid in daemons.running())]
+
+    return sessions, engine, {"forget": forget}
 
 
 def _intree(options, owned):
+    if options.cluster:
+        engine = _engine(options, owned, connector=in_tree(), environment=_environment(options))
+        return lambda: [engine.process.pid], engine
     master = owned.enter_context(Master(options.dir, segment_bytes=options.store_bytes))
     engine = _engine(options, owned, connector=in_tree(), environment=master.environment)
     return lambda: [engine.process.pid, master.process.pid], engine
