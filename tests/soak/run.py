@@ -18,9 +18,6 @@ from .tally import Tally
 from .traffic import Traffic
 from .vitals import MIB, Allowance, Limits, Vitals
 
-# Some prompts fill it between two resets of the store, on a slow machine too: chunks are evicted, and with a disk tier go
-# there and come back.
-STORE_BYTES = 24 * MIB
 DISK_BYTES = 384 * MIB
 CLIENTS = 10
 SAMPLE_EVERY_S = 2.0
@@ -82,7 +79,7 @@ def run(leg: Leg, begin: float, faults: str = "") -> dict:
         noise = Noise(max(noise.largest, 1e-5), noise.positions)
         cell.client.timeout_s = REQUEST_LIMIT_S
         gate = Gate()
-        traffic = Traffic(cell, right, noise, leg.seed, CLIENTS, tally, gate, setup.judged_tokens)
+        traffic = Traffic(cell, right, noise, leg.seed, CLIENTS, tally, gate)
         events = Events(cell, leg.strikes, leg.resets, tally, gate)
         before = cell.client.metrics()
         traffic.start()
@@ -111,7 +108,7 @@ def _cell(leg: Leg, faults: str) -> Cell:
     cell = Cell(
         setup.model(),
         f"soak-{leg.kind}",
-        store_bytes=str(STORE_BYTES),
+        store_bytes=str(setup.store_bytes),
         environment={"MOONCAKE_SIDECAR_LEASE_TTL": f"{remains.LEASE_TTL_S}s", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(ONEDNN_KERNELS)},
         binaries="build/faults" if faults else "bin",
         extra=DEADLINES,
@@ -164,6 +161,6 @@ def _end(cell, leg: Leg, tally: Tally, watch: Vitals, before, at_s: float) -> No
         tally.fault(text)
     if watch.stores() > 1:
         tally.fault(f"{watch.stores()} stores' memory is held, and one is in use")
-    most = STORE_BYTES + KV_BYTES + SHARED_REST_BYTES
+    most = SETUPS[leg.kind].store_bytes + KV_BYTES + SHARED_REST_BYTES
     if watch.shared_bytes() > most:
         tally.fault(f"{watch.shared_bytes() / MIB:.0f} MiB of shared memory are in use, not {most / MIB:.0f}")

@@ -44,6 +44,7 @@ class Tally:
         self._counts: collections.Counter[str] = collections.Counter()
         self._faults: list[str] = []
         self._longest_s = 0.0
+        self._moved = 0.0
 
     def add(self, kind: str, count: int = 1) -> None:
         with self._lock:
@@ -53,6 +54,11 @@ class Tally:
         with self._lock:
             self._counts["done"] += 1
             self._longest_s = max(self._longest_s, seconds)
+
+    def moved(self, by: float) -> None:
+        """So far a right answer's log-probabilities were from the reference's."""
+        with self._lock:
+            self._moved = max(self._moved, by)
 
     def fault(self, text: str) -> None:
         """Something that must not be; the run goes on, and fails."""
@@ -104,7 +110,9 @@ class Tally:
 
     def summary(self) -> dict:
         counts, longest = self._snapshot()
-        return {"counts": dict(sorted(counts.items())), "longest_request_s": round(longest, 2), "faults": self.faults}
+        with self._lock:
+            moved = self._moved
+        return {"counts": dict(sorted(counts.items())), "longest_request_s": round(longest, 2), "moved": moved, "faults": self.faults}
 
     def _set(self, found: Mapping[str, int]) -> None:
         with self._lock:

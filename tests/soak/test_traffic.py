@@ -47,10 +47,10 @@ def other_token(output):
     return dataclasses.replace(output, tokens=("token_id:7777", *output.tokens[1:]))
 
 
-def run(answer, monkeypatch, judged=None):
+def run(answer, monkeypatch):
     monkeypatch.setattr("soak.traffic.ABORTED", 0.0)
     tally, client = Tally(), Client(answer)
-    client.traffic = Traffic(types.SimpleNamespace(client=client), [RIGHT], Noise(1e-5, 100), 1, 1, tally, Gate(), judged)
+    client.traffic = Traffic(types.SimpleNamespace(client=client), [RIGHT], Noise(1e-5, 100), 1, 1, tally, Gate())
     client.traffic.start()
     client.traffic.stop()
     return tally
@@ -79,11 +79,8 @@ def test_what_is_told_of_a_request(answer, told, monkeypatch):
         assert len(faults) == 1 and told in faults[0], faults
 
 
-def test_a_kind_of_which_the_first_token_is_judged(monkeypatch):
-    monkeypatch.setattr("soak.traffic.LONGEST_OUTPUT", 16)
-    assert len(run(other_token, monkeypatch, judged=1).faults) == 1
-    later = run(lambda output: moved(output, 1e-3) if len(output.tokens) > 1 else output, monkeypatch, judged=1)
-    assert later.faults == []
+def test_how_far_right_answers_moved_is_told(monkeypatch):
+    assert run(lambda output: moved(output, 2e-5), monkeypatch).summary()["moved"] == pytest.approx(2e-5)
 
 
 def test_a_closed_gate_holds_clients():

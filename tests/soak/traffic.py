@@ -8,9 +8,10 @@ import threading
 import time
 
 from harness.client import ApiError
-from harness.compare import Noise, wrong
+from harness.compare import Noise
 from harness.storm import Abandoned
 
+from . import judge
 from .gate import Gate
 from .limits import REQUEST_LIMIT_S
 from .pool import ALONE, LONGEST_OUTPUT, Right
@@ -24,9 +25,8 @@ LATEST_ABORT_S = 1.5
 class Traffic:
     """Owns its threads: `stop` ends them and waits until each has had its answer."""
 
-    def __init__(self, cell, pool: list[Right], noise: Noise, seed: int, clients: int, tally: Tally, gate: Gate, judged: int | None = None):
+    def __init__(self, cell, pool: list[Right], noise: Noise, seed: int, clients: int, tally: Tally, gate: Gate):
         self._cell, self._pool, self._noise, self._tally, self._gate = cell, pool, noise, tally, gate
-        self._judged = judged
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._client, args=(random.Random(f"{seed}/{n}"),)) for n in range(clients)]
 
@@ -75,9 +75,7 @@ class Traffic:
         self._tally.finished(time.monotonic() - begin)
         if got.finish_reason != "length":
             self._tally.fault(f"a request of {len(right.prompt)} tokens ended with the reason {got.finish_reason!r}")
-        elif fault := wrong(right.first(tokens), got, self._noise):
-            judged = min(tokens, self._judged or tokens)
-            if len(got.tokens) == tokens and not wrong(right.first(judged), Right(right.prompt, got).first(judged), self._noise):
-                self._tally.add("parted later")
-                return
+        elif fault := judge.wrong(right.first(tokens), got, self._noise):
             self._tally.fault(f"a prompt of {len(right.prompt)} tokens, of which {got.cached_tokens} were cached: {fault}")
+        else:
+            self._tally.moved(judge.moved(right.first(tokens), got))
