@@ -53,10 +53,9 @@ demo: setup build ## vLLM with our store: cold, warm, reset, killed and restarte
 .PHONY: test
 test: setup-peers build build-faults ## everything CI runs, vLLM included
 	@scripts/prometheus.sh >/dev/null
-	MOONCAKE_SIDECAR_PROMETHEUS=$$(scripts/prometheus.sh) $(MAKE) --no-print-directory test-go
+	MOONCAKE_SIDECAR_PROMETHEUS=$$(scripts/prometheus.sh) MOONCAKE_SIDECAR_PYTHON=$(PYTHON) $(MAKE) --no-print-directory test-go GOTEST='-skip ^TestAgainstVLLM'
 	$(MAKE) --no-print-directory test-race
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos test-python
-	$(MAKE) --no-print-directory test-vllm-rules
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos test-python-and-rules
 	$(MAKE) --no-print-directory test-end-to-end
 	$(PYTEST) tests/soak
 	$(MAKE) --no-print-directory soak SOAK_MINUTES=3 SEED=7 SOAK='--kind sliding --disk off --slow on'
@@ -70,27 +69,32 @@ test-wheel-root: setup-peers ## the wheel in roots of older distributions, the u
 test-fast: system ## Go tests and house rules, without vLLM
 	$(MAKE) --no-print-directory test-go
 
-# Keeps one core busy, as test-chaos does: make test runs the two at once.
 .PHONY: test-python
 test-python: test-upstream
 	$(PYTEST) pyshim/tests
 
+# Keeps one core busy, as test-chaos does: make test runs the two at once.
+.PHONY: test-python-and-rules
+test-python-and-rules:
+	$(MAKE) --no-print-directory test-python
+	$(MAKE) --no-print-directory test-rules
+
 # Files go to processes whole, for engines are shared within a file; conftest.py has the longest ones begin.
-# Two processes take a fifth less on two cores; their engines then wait for each other, and a test that is
-# short of time may fail.
-E2E_PROCESSES ?= 0
+# An engine computes on one core here, and a third of the time tests wait for deadlines.
+E2E_PROCESSES ?= 2
 .PHONY: test-end-to-end
-test-end-to-end: setup-peers build build-faults ## the whole thing with a real vLLM; E2E_PROCESSES=2 for two at once
+test-end-to-end: setup-peers build build-faults ## the whole thing with a real vLLM; E2E_PROCESSES=0 for one after the other
 	$(PYTEST) -n $(E2E_PROCESSES) --dist loadfile --no-loadscope-reorder --durations=25 -m 'not alone' tests/e2e
 	$(PYTEST) -m alone tests/e2e
 
 # Mooncake's public traces, where they are at hand; their tests are skipped otherwise.
 TRACES ?= $(wildcard ../shared/traces)
 
+# With MOONCAKE_SIDECAR_PYTHON also what compares with vLLM.
 .PHONY: test-go
 test-go: system
 	go vet ./...
-	MOONCAKE_SIDECAR_TRACES=$(abspath $(TRACES)) go test ./...
+	MOONCAKE_SIDECAR_TRACES=$(abspath $(TRACES)) go test $(GOTEST) ./...
 
 .PHONY: test-race
 test-race: system
@@ -106,13 +110,17 @@ test-chaos: system ## the store under random operations and crashes, lookupd und
 	go test -count=1 -v -timeout 60m -run '^TestKilledUnderLoad$$' ./internal/daemon -kills=200
 
 # The coordinator against the rules of the vLLM that is installed.
-.PHONY: test-vllm-rules
-test-vllm-rules:
+.PHONY: test-rules
+test-rules:
 	@mkdir -p build
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -v -count=1 -timeout 60m -run '^(TestAgainstVLLM|TestOracle|TestGolden)$$' \
 	  -coverpkg=./coordinator -coverprofile=build/coordinator.cover ./coordinator ./coordinator/vllmdiff
 	@go tool cover -func=build/coordinator.cover | awk 'BEGIN { low = 1 } \
 	  /^total:/ { print "coordinator: " $$3 " of its statements are reached by compared cases, at least 98% are wanted"; low = $$3 + 0 < 98 } END { exit low }'
+
+# All Go tests that need vLLM or Mooncake, without the others; make test has them in test-go.
+.PHONY: test-vllm-rules
+test-vllm-rules: test-rules
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 -skip "^TestAgainstVLLM$$" ./coordinator/... ./internal/kv/... ./lookupd/... ./internal/wire/... ./internal/daemon/... ./store/mooncake/...
 
 # The soak's kind, disk tier and slowed copies are drawn from SEED unless SOAK says otherwise: SOAK='--kind sliding --disk off'.

@@ -27,7 +27,16 @@ from harness.prompts import Prompts  # noqa: E402
 
 
 # Files by the time that they take, longest first: the last ones to run are then short, and no process is long alone.
-LONGEST_FIRST = ("test_kinds.py", "test_safe.py", "test_recurrent.py", "test_companions.py", "test_fence.py", "test_in_tree.py")
+LONGEST_FIRST = (
+    "test_kinds.py",
+    "test_safe.py",
+    "test_companions.py",
+    "test_recurrent.py",
+    "test_in_tree.py",
+    "test_right.py",
+    "test_fence.py",
+    "test_pressure.py",
+)
 
 # Ranks that wait for each other in loops take a core each; beside other engines they take minutes.
 ALONE = ("test_ranks.py", "test_sizes.py")

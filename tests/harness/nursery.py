@@ -151,7 +151,7 @@ class _Keeper:
             _become_engine(log, **json.loads(request))
         os.close(log)
         self._alive[pid] = socket.socket(fileno=status)
-        self._alive[pid].send(str(pid).encode())
+        self._tell(pid, pid)
         self._events.register(os.pidfd_open(pid), selectors.EVENT_READ, pid)
         return True
 
@@ -159,8 +159,12 @@ class _Keeper:
         self._events.unregister(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        with self._alive.pop(pid) as told, contextlib.suppress(OSError):  # nobody may want to know
-            told.send(str(os.waitstatus_to_exitcode(status)).encode())
+        self._tell(pid, os.waitstatus_to_exitcode(status))
+        self._alive.pop(pid).close()
+
+    def _tell(self, pid: int, number: int) -> None:
+        with contextlib.suppress(OSError):  # nobody may want to know any more
+            self._alive[pid].send(str(number).encode())
 
     def _end(self) -> None:
         for pid in self._alive:
