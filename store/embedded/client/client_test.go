@@ -182,7 +182,7 @@ func startClient(t *testing.T, dir string) *Client {
 
 func waitReady(t *testing.T, c *Client, want bool) {
 	t.Helper()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(30 * time.Second)
 	for {
 		changed := c.Changed()
 		if c.Ready() == want {
