@@ -158,7 +158,7 @@ func TestLanes(t *testing.T) {
 		}
 	}
 	// A question's caller is answered when its context is done, though the process is not.
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	if _, err := e.Exist(ctx, []string{"x@hang"}); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, mooncake.ErrNoTurn) {
 		t.Errorf("exist: %v", err)
