@@ -53,11 +53,13 @@ type Server struct {
 	// Silent tells neither counts nor what was cached.
 	Silent bool
 
-	prefill sync.Mutex
-	mu      struct {
+	mu struct {
 		sync.Mutex
 		asked  int
 		chains map[uint64]bool
+		// prefill has room for the request whose turn it is. (Who waits for a mutex keeps
+		// virtual time from going on.)
+		prefill chan struct{}
 	}
 }
 
@@ -125,11 +127,12 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	case Reset:
 		panic(http.ErrAbortHandler)
 	}
-	s.prefill.Lock()
+	turn := s.turn()
+	turn <- struct{}{}
 	cached := s.lookup(a.Prompt)
 	ok := sleep(r, time.Duration(len(a.Prompt)-cached)*s.PerToken)
 	s.store(a.Prompt)
-	s.prefill.Unlock()
+	<-turn
 	if ok {
 		s.stream(w, r, &a, cached, fault)
 	}
@@ -180,6 +183,15 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, a *ask, cached i
 		say(`{"choices":[],"usage":{"prompt_tokens":%d,"completion_tokens":%d,"prompt_tokens_details":{"cached_tokens":%d}}}`, len(a.Prompt), output, cached)
 	}
 	say("[DONE]")
+}
+
+func (s *Server) turn() chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.prefill == nil {
+		s.mu.prefill = make(chan struct{}, 1)
+	}
+	return s.mu.prefill
 }
 
 // lookup is the length of the longest prefix of whole blocks that was stored,
