@@ -50,6 +50,10 @@ setup-bench: ## also install LMCache, in an environment of its own (build/peers)
 demo: setup build ## vLLM with our store: cold, warm, reset, killed and restarted; writes build/demo.json
 	$(PYTHON) scripts/demo.py
 
+.PHONY: cluster-demo
+cluster-demo: setup-peers build ## engines of two nodes and an in-tree one share a real Mooncake cluster; writes build/cluster.json
+	$(PYTHON) scripts/cluster_demo.py
+
 .PHONY: test
 test: setup-peers build build-faults ## everything CI runs, vLLM included
 	@scripts/prometheus.sh >/dev/null
