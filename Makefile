@@ -100,9 +100,11 @@ test-go: system
 	go vet ./...
 	MOONCAKE_SIDECAR_TRACES=$(abspath $(TRACES)) go test $(GOTEST) ./...
 
+# With the race detector random tests draw a few of the seeds that they draw without it.
+RACE ?= -short
 .PHONY: test-race
 test-race: system
-	go test -race ./connector/... ./lookupd/... ./store/... ./worker/... ./internal/...
+	go test -race $(RACE) ./connector/... ./lookupd/... ./store/... ./worker/... ./internal/...
 
 # CHAOS is how long random operations on the store are compared with its model,
 # SEED the first run's; 0 draws one.
@@ -144,7 +146,8 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) MOONCAKE_SIDECAR_DIFF_CASES=200000 go test -v -count=1 -timeout 60m -run '^TestAgainstVLLM$$' ./coordinator/vllmdiff
 	MOONCAKE_SIDECAR_STEP_SEED=1000 MOONCAKE_SIDECAR_STEP_CASES=4400 $(PYTEST) pyshim/tests/differential/test_same_steps.py
 	MOONCAKE_SIDECAR_LAYOUTS_SEED=$(strip $(shell od -An -N2 -tu2 /dev/urandom)) MOONCAKE_SIDECAR_LAYOUTS=150 $(PYTEST) pyshim/tests/parallel/test_random_layouts.py
-	MOONCAKE_SIDECAR_NIGHTLY=1 $(PYTEST) tests/e2e/test_ranks.py
+	MOONCAKE_SIDECAR_NIGHTLY=1 $(PYTEST) tests/e2e/test_ranks.py tests/e2e/test_safe.py
+	$(MAKE) --no-print-directory test-race RACE=
 	go test -rapid.checks=2000 -timeout 60m ./store/embedded ./internal/index ./internal/evict
 	$(MAKE) --no-print-directory test-chaos CHAOS=10m SEED=0
 	go test -count=1 -race -timeout 60m -run '^TestMetamorphic' ./store/embedded -metamorphic.for=5m -metamorphic.first=0

@@ -21,8 +21,7 @@ from harness import checkpoint  # noqa: E402
 from harness.cell import Cell  # noqa: E402
 from harness.client import Completion  # noqa: E402
 from harness.compare import Noise, measure  # noqa: E402
-from harness.engine import REPOSITORY, Engine  # noqa: E402
-from harness.nursery import Nursery  # noqa: E402
+from harness.engine import REPOSITORY, Engine, nursery  # noqa: E402
 from harness.prompts import Prompts  # noqa: E402
 
 
@@ -59,12 +58,10 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def nursery():
-    """Most engines start in a tenth of the time; autouse, so that it ends after them all."""
-    Engine.nursery = Nursery()
-    yield
-    Engine.nursery.close()
-    Engine.nursery = None
+def fast_starts():
+    """For all engines; autouse, so that it ends after them."""
+    with nursery():
+        yield
 
 
 @pytest.fixture(scope="session")

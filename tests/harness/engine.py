@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Callable, ClassVar, Mapping, Sequence
+from typing import Callable, ClassVar, Iterator, Mapping, Sequence
 
 from .client import Client
 from .nursery import Nursery
@@ -55,7 +56,7 @@ class Engine:
     nursery, engines are started in it, other than those that need an interpreter of their own, or ask for one by fresh.
     """
 
-    nursery: ClassVar[Nursery | None] = None  # set by who owns one, for as long as it lives
+    nursery: ClassVar[Nursery | None] = None
 
     def __init__(
         self,
@@ -163,6 +164,17 @@ class Engine:
                     f"{metrics.kv_usage:.4%} of the blocks held"
                 )
             time.sleep(0.03)
+
+
+@contextlib.contextmanager
+def nursery() -> Iterator[None]:
+    """Within, engines start in a tenth of the time, those that can: see harness.nursery. Such engines do not outlive it."""
+    Engine.nursery = Nursery()
+    try:
+        yield
+    finally:
+        Engine.nursery.close()
+        Engine.nursery = None
 
 
 def _attention(model: pathlib.Path) -> list[str]:
