@@ -1,0 +1,50 @@
+package network
+
+import "time"
+
+// Network is the state of all links.
+type Network struct {
+	bytesPerSecond float64
+	// out and in are when a node's links are free.
+	out, in []time.Duration
+	bytes   int64
+	count   int
+}
+
+// New returns idle links of so many nodes.
+//
+// REQUIRES: bytesPerSecond > 0.
+func New(nodes int, bytesPerSecond float64) *Network {
+	return &Network{bytesPerSecond: bytesPerSecond, out: make([]time.Duration, nodes), in: make([]time.Duration, nodes)}
+}
+
+// Takes is the time that so many bytes take once they have their links.
+func (n *Network) Takes(bytes int64) time.Duration {
+	return time.Duration(float64(bytes)/n.bytesPerSecond*float64(time.Second) + 0.5)
+}
+
+// Wait is how long a transfer that is asked for now would wait for its links.
+func (n *Network) Wait(now time.Duration, from, to int) time.Duration {
+	return max(n.out[from]-now, n.in[to]-now, 0)
+}
+
+// OutWait and InWait are how long one node's link is taken.
+func (n *Network) OutWait(now time.Duration, node int) time.Duration { return max(n.out[node]-now, 0) }
+
+// InWait is how long the link into a node is taken.
+func (n *Network) InWait(now time.Duration, node int) time.Duration { return max(n.in[node]-now, 0) }
+
+// Send begins a transfer as soon as both links are free and returns its end.
+func (n *Network) Send(now time.Duration, from, to int, bytes int64) time.Duration {
+	end := now + n.Wait(now, from, to) + n.Takes(bytes)
+	n.out[from], n.in[to] = end, end
+	n.bytes += bytes
+	n.count++
+	return end
+}
+
+// Bytes is what was sent in all.
+func (n *Network) Bytes() int64 { return n.bytes }
+
+// Transfers is how many there were.
+func (n *Network) Transfers() int { return n.count }

@@ -1,0 +1,2 @@
+// Package stats reduces numbers to what tables show.
+package stats
