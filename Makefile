@@ -59,11 +59,10 @@ test: setup-peers build build-faults ## everything CI runs, vLLM included
 	@scripts/prometheus.sh >/dev/null
 	MOONCAKE_SIDECAR_PROMETHEUS=$$(scripts/prometheus.sh) MOONCAKE_SIDECAR_PYTHON=$(PYTHON) $(MAKE) --no-print-directory test-go GOTEST='-skip ^TestAgainstVLLM'
 	$(MAKE) --no-print-directory test-race
-	$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos test-python-and-rules
+	$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos test-beside-chaos
 	$(MAKE) --no-print-directory test-end-to-end
 	$(PYTEST) tests/soak
 	$(MAKE) --no-print-directory soak SOAK_MINUTES=3 SEED=7 SOAK='--kind sliding --disk off --slow on'
-	$(PYTEST) tests/packaging
 
 .PHONY: test-wheel-root
 test-wheel-root: setup-peers ## the wheel in roots of older distributions, the units under a real systemd (root only)
@@ -77,11 +76,12 @@ test-fast: system ## Go tests and house rules, without vLLM
 test-python: test-upstream
 	$(PYTEST) pyshim/tests
 
-# Keeps one core busy, as test-chaos does: make test runs the two at once.
-.PHONY: test-python-and-rules
-test-python-and-rules:
+# Keeps one core busy for about as long as test-chaos does: make test runs the two at once.
+.PHONY: test-beside-chaos
+test-beside-chaos:
 	$(MAKE) --no-print-directory test-python
 	$(MAKE) --no-print-directory test-rules
+	$(PYTEST) tests/packaging
 
 # Files go to processes whole, for engines are shared within a file; conftest.py has the longest ones begin.
 # An engine computes on one core here, and a third of the time tests wait for deadlines.
