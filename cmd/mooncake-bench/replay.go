@@ -33,6 +33,7 @@ const specialShare = 16
 // replayRun is what the command line asks for.
 type replayRun struct {
 	trace, csv, html, baseline string
+	shownURL                   string // without a password
 	limit                      int
 	json, reset, requireCached bool
 	vocabulary                 int
@@ -138,9 +139,11 @@ func newReplayRun(c *cli.Context) (*replayRun, error) {
 			run.options.AtOnce = 1
 		}
 	}
-	if u, err := url.Parse(run.client.URL); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	u, err := url.Parse(run.client.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return nil, fmt.Errorf("--url: %q; want http://HOST:PORT", run.client.URL)
 	}
+	run.shownURL = u.Redacted()
 	if run.limit < 0 || run.vocabulary < 0 || run.options.EngineBlock < 0 || run.client.Silence <= 0 {
 		return nil, errors.New("--limit, --vocabulary, --block and --timeout can't be negative, and --timeout not 0")
 	}
@@ -176,7 +179,7 @@ func (run *replayRun) do(ctx context.Context, in io.Reader, out, errOut io.Write
 		return false, err
 	}
 	setup := report.Setup{
-		Version: version.Version, Begin: time.Now(), Trace: filepath.Base(run.trace), URL: run.client.URL, Model: run.client.Model, Loop: "open",
+		Version: version.Version, Begin: time.Now(), Trace: filepath.Base(run.trace), URL: run.shownURL, Model: run.client.Model, Loop: "open",
 		Speed: run.options.Speed, AtOnce: run.options.AtOnce, BlockTokens: run.options.EngineBlock, ScaledBlock: run.options.Scale.BlockTokens,
 		OutputFactor: run.options.OutputFactor, FirstToken: first, Vocabulary: run.vocabulary, Seed: run.seed,
 	}

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Limits of what a server says about itself.
@@ -18,6 +19,9 @@ const (
 	maxPageBytes = 32 << 20
 	maxPageLine  = 1 << 20
 )
+
+// askLimit is how long a question about the server itself may take.
+const askLimit = 30 * time.Second
 
 // Vocabularies that are tried, the largest first. More tokens tell blocks no better
 // apart, and large ids are where models keep those that are no text.
@@ -38,6 +42,8 @@ type Model struct {
 
 // Models lists what the server serves.
 func (c *Client) Models(ctx context.Context) ([]Model, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
 	response, err := c.send(ctx, http.MethodGet, "/v1/models", nil)
 	if err != nil {
 		return nil, err
@@ -66,6 +72,8 @@ func readModels(page io.Reader) ([]Model, error) {
 // BlockTokens asks the server for the tokens of its cache's block, which vLLM has
 // among its metrics.
 func (c *Client) BlockTokens(ctx context.Context) (int, error) {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
 	response, err := c.send(ctx, http.MethodGet, "/metrics", nil)
 	if err != nil {
 		return 0, err
@@ -122,6 +130,8 @@ func (c *Client) Vocabulary(ctx context.Context) (int, error) {
 // Reset empties the server's prefix caches, the connector's too. vLLM offers that
 // in its development mode.
 func (c *Client) Reset(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
 	response, err := c.send(ctx, http.MethodPost, "/reset_prefix_cache?reset_external=true", nil)
 	if err != nil {
 		return err

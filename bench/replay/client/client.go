@@ -44,7 +44,7 @@ type Client struct {
 func New(options Options) *Client {
 	if options.Transport == nil {
 		options.Transport = &http.Transport{
-			Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 1024, IdleConnTimeout: idle, DisableCompression: true, ForceAttemptHTTP2: false,
+			Proxy: http.ProxyFromEnvironment, MaxIdleConnsPerHost: 1024, IdleConnTimeout: idle, DisableCompression: true,
 		}
 	}
 	base := strings.TrimSuffix(strings.TrimSuffix(options.URL, "/"), "/v1")

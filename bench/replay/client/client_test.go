@@ -180,3 +180,24 @@ func TestAsks(t *testing.T) {
 		t.Errorf("models that are none: %v", err)
 	}
 }
+
+// silent never answers.
+type silent struct{}
+
+func (silent) ServeHTTP(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }
+
+func TestAsksOfAHungServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := client.New(client.Options{URL: "http://s", Model: "tiny", Silence: time.Minute, Transport: standin.Transport{Handler: silent{}}})
+		_, models := c.Models(t.Context())
+		_, block := c.BlockTokens(t.Context())
+		for i, err := range []error{models, block, c.Reset(t.Context())} {
+			if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("question %d: %v", i, err)
+			}
+		}
+		if _, err := c.Vocabulary(t.Context()); client.KindOf(err) != client.Stalled {
+			t.Errorf("vocabulary: %v", err)
+		}
+	})
+}
