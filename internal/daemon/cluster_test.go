@@ -14,8 +14,10 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/internal/wire"
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/mooncaketest"
 )
 
@@ -343,4 +345,162 @@ func (n *farNode) sideProcess() int {
 	}
 	n.t.Fatal("there is no side process")
 	return 0
+}
+
+// TestShardsOfAllRanks: a chunk of two ranks is there when both shards are, and
+// one of which the cluster has a part is none.
+func TestShardsOfAllRanks(t *testing.T) {
+	python := mooncaketest.Python(t)
+	onLoopback(t)
+	master := mooncaketest.StartMaster(t, python)
+	peer := mooncaketest.StartPeer(t, python, master, lentBytes)
+	file := writeCluster(t, master)
+	a, b := startFarNode(t, python, file, nil), startFarNode(t, python, file, nil)
+	two := spec()
+	two.TP, two.Groups[0].Shards = 2, 2
+	blob := blobOf(3, 5)
+	putShards(t, a.chunks, two, blob, 2)
+	a.awaitPuts(5)
+	if got := a.metric(`cluster_bytes_total{direction="put"}`); got != 2*5*4096 {
+		t.Errorf("%d bytes were put", got)
+	}
+	hashes, err := kv.NewHashBlob(blob, 16)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var code int
+	last := hashes.At(4)
+	key, err := mooncake.NamespaceKeys(two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	peer.Ask("remove", map[string]any{"key": kv.PoolKey(key.Prefixes[0][1], last[:16])}, &code)
+	if code != 0 {
+		t.Fatalf("remove: %d", code)
+	}
+	engineOf(t, b.dir, filepath.Join(b.dir, "two"), two)
+	until(t, "the hit", func() bool { return hit(t, filepath.Join(b.dir, "two"), blob) == 64 })
+	ns, err := b.chunks.OpenNamespace(t.Context(), two)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "both shards", func() bool {
+		got, err := b.chunks.Get(t.Context(), ns, store.Lease{Engine: "e", Request: "r"}, []store.GetItem{{Hash: hashes.At(2)}, {Hash: hashes.At(2), Shard: 1}, {Hash: last}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got[2].Status != store.GetAbsent {
+			t.Fatal("a chunk without one of its shards was promised")
+		}
+		for i, g := range got[:2] {
+			if g.Status == store.GetReady {
+				data := b.chunks.Segments()[0].Data()[g.Place.Offset:][:g.Place.Bytes]
+				if want := byte(3 + 100*i); data[0] != want || data[4095] != want {
+					t.Errorf("shard %d begins with %d, want %d", i, data[0], want)
+				}
+				if err := b.chunks.Release(t.Context(), []uint64{g.Ref}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		return got[0].Status == store.GetReady && got[1].Status == store.GetReady
+	})
+}
+
+// TestFullCluster: what the cluster has no room for stays on the node; the node
+// goes on, and shares again when there is room.
+func TestFullCluster(t *testing.T) {
+	python := mooncaketest.Python(t)
+	onLoopback(t)
+	master := mooncaketest.StartMaster(t, python)
+	mooncaketest.StartPeer(t, python, master, 16<<20)
+	n := startFarNode(t, python, writeCluster(t, master), nil)
+	large := spec()
+	large.Groups[0].ShardBytes = 1 << 20
+	begun := time.Now()
+	for i := range byte(40) {
+		putAs(t, n.chunks, large, blobOf(1+i, 1))
+		if n.metric(`cluster_chunks_total{direction="put",result="no_room"}`) > 0 {
+			t.Logf("no room after %d chunks and %s", i+1, time.Since(begun).Round(time.Millisecond))
+			break
+		}
+		timer := time.NewTimer(50 * time.Millisecond)
+		<-timer.C
+	}
+	if n.metric(`cluster_chunks_total{direction="put",result="no_room"}`) == 0 {
+		t.Skip("the master evicts in time")
+	}
+	n.awaitService(true)
+}
+
+// TestWriteBack: chunks go to the cluster when memory needs their room, and come
+// back from there.
+func TestWriteBack(t *testing.T) {
+	python := mooncaketest.Python(t)
+	onLoopback(t)
+	master := mooncaketest.StartMaster(t, python)
+	mooncaketest.StartPeer(t, python, master, lentBytes)
+	n := startFarNode(t, python, writeCluster(t, master), func(c *config.LookupdConfig) { c.Write = config.WriteBack })
+	large := spec()
+	large.Groups[0].ShardBytes = 256 << 10
+	putAs(t, n.chunks, large, blobOf(1, 4))
+	if got := n.metric(`cluster_chunks_total{direction="put",result="stored"}`); got != 0 {
+		t.Errorf("%d chunks were stored while there was room", got)
+	}
+	for i := range byte(100) { // 100 MiB into 16
+		putAs(t, n.chunks, large, blobOf(2+i, 4))
+		before := i
+		until(t, "what is written ahead", func() bool { return before < 12 || n.metric(`cluster_queue_bytes{direction="put"}`) == 0 })
+	}
+	if n.metric(`cluster_chunks_total{direction="put",result="stored"}`) < 200 {
+		t.Errorf("%d of 404 chunks were stored", n.metric(`cluster_chunks_total{direction="put",result="stored"}`))
+	}
+	engineOf(t, n.dir, filepath.Join(n.dir, "large"), large)
+	found := 0
+	for i := range byte(60) {
+		if hit(t, filepath.Join(n.dir, "large"), blobOf(2+i, 4)) == 64 {
+			if whole, far := n.load(large, blobOf(2+i, 4)); whole == 4 && far > 0 {
+				found++
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("nothing that memory had no room for came back from the cluster")
+	}
+}
+
+// TestResetOverACluster: what was stored before a reset is not used after it, and
+// is removed from the cluster only where that was asked for.
+func TestResetOverACluster(t *testing.T) {
+	python := mooncaketest.Python(t)
+	onLoopback(t)
+	for mode, want := range map[string]int{config.ResetNode: 128, config.ResetCluster: 0} {
+		t.Run(mode, func(t *testing.T) {
+			master := mooncaketest.StartMaster(t, python)
+			mooncaketest.StartPeer(t, python, master, lentBytes)
+			file := writeCluster(t, master)
+			a := startFarNode(t, python, file, func(c *config.LookupdConfig) { c.Reset = mode })
+			put(t, a.chunks, blobOf(1, 8))
+			a.awaitPuts(8)
+			b := startFarNode(t, python, file, nil)
+			if reply := request(t, a.lookup, []byte(wire.TagReset)); len(reply) != 1 || reply[0][0] != wire.OK {
+				t.Fatalf("the reset is answered %v", reply)
+			}
+			for range 5 {
+				if got := hit(t, a.lookup, blobOf(1, 8)); got != 0 {
+					t.Errorf("a hit of %d after a reset", got)
+				}
+			}
+			if mode == config.ResetCluster {
+				// What nobody has a lease on is gone at once.
+				until(t, "it is gone", func() bool { return hit(t, b.lookup, blobOf(1, 8)) == want })
+				return
+			}
+			b.awaitHit(blobOf(1, 8), want)
+			put(t, a.chunks, blobOf(9, 3)) // not shared: it could not be told from what was before
+			if got := a.metric(`cluster_refused_chunks_total{reason="reset"}`); got != 3 {
+				t.Errorf("%d chunks were not shared because of the reset", got)
+			}
+		})
+	}
 }

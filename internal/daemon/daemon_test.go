@@ -142,6 +142,13 @@ func spec() *kv.NamespaceSpec {
 // engine registers an engine and returns its session and what came back.
 func engine(t *testing.T, dir, lookupPath string) (*unixmsg.Conn, *connector.Registered) {
 	t.Helper()
+	registered, conn := engineOf(t, dir, lookupPath, spec())
+	return conn, registered
+}
+
+// engineOf is engine for a namespace.
+func engineOf(t *testing.T, dir, lookupPath string, spec *kv.NamespaceSpec) (*connector.Registered, *unixmsg.Conn) {
+	t.Helper()
 	conn, err := unixmsg.Dial(t.Context(), filepath.Join(dir, config.LookupdSocket), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -154,14 +161,14 @@ func engine(t *testing.T, dir, lookupPath string) (*unixmsg.Conn, *connector.Reg
 	if _, err := greet(conn, frames, connector.RoleSchedulerShim); err != nil {
 		t.Fatal(err)
 	}
-	if err := say(conn, &connector.Engine{Type: connector.TypeEngine, Namespace: *spec(), LookupPath: lookupPath, LookupEngine: "e"}); err != nil {
+	if err := say(conn, &connector.Engine{Type: connector.TypeEngine, Namespace: *spec, LookupPath: lookupPath, LookupEngine: "e"}); err != nil {
 		t.Fatal(err)
 	}
 	registered, err := connector.Receive[connector.Registered](frames)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return conn, registered
+	return registered, conn
 }
 
 // put stores chunks of one shard each.
@@ -173,6 +180,12 @@ func put(t *testing.T, chunks *client.Client, blob []byte) {
 // putAs is put for a namespace.
 func putAs(t *testing.T, chunks *client.Client, spec *kv.NamespaceSpec, blob []byte) {
 	t.Helper()
+	putShards(t, chunks, spec, blob, 1)
+}
+
+// putShards is putAs of chunks of several shards, whose bytes are 100 more in each.
+func putShards(t *testing.T, chunks *client.Client, spec *kv.NamespaceSpec, blob []byte, shards int) {
+	t.Helper()
 	hashes, err := kv.NewHashBlob(blob, 16)
 	if err != nil {
 		t.Fatal(err)
@@ -181,11 +194,12 @@ func putAs(t *testing.T, chunks *client.Client, spec *kv.NamespaceSpec, blob []b
 	if err != nil {
 		t.Fatal(err)
 	}
-	items := make([]store.PutItem, hashes.Len())
+	items := make([]store.PutItem, hashes.Len()*shards)
 	for i := range items {
-		items[i] = store.PutItem{Hash: hashes.At(i), Depth: uint32(i)}
-		if i > 0 {
-			items[i].Parent = hashes.At(i - 1)
+		at := i / shards
+		items[i] = store.PutItem{Hash: hashes.At(at), Depth: uint32(at), Shard: uint32(i % shards)}
+		if at > 0 {
+			items[i].Parent = hashes.At(at - 1)
 		}
 	}
 	grants, err := chunks.PutStart(t.Context(), ns, store.PutOptions{}, items)
@@ -198,7 +212,7 @@ func putAs(t *testing.T, chunks *client.Client, spec *kv.NamespaceSpec, blob []b
 			t.Fatalf("put %d is answered %d", i, g.Status)
 		}
 		data := chunks.Segments()[g.Place.Segment].Data()[g.Place.Offset:][:g.Place.Bytes]
-		copy(data, bytes.Repeat([]byte{byte(i + 1)}, len(data)))
+		copy(data, bytes.Repeat([]byte{byte(i/shards + 1 + 100*(i%shards))}, len(data)))
 		commits = append(commits, store.PutCommit{Ticket: g.Ticket, Checksum: crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli))})
 	}
 	published, err := chunks.PutEnd(t.Context(), ns, commits)
@@ -212,8 +226,8 @@ func putAs(t *testing.T, chunks *client.Client, spec *kv.NamespaceSpec, blob []b
 	}
 }
 
-// hit asks a lookup socket.
-func hit(t *testing.T, path string, blob []byte) int {
+// request asks a lookup socket for anything.
+func request(t *testing.T, path string, frames ...[]byte) [][]byte {
 	t.Helper()
 	transport, err := zmqx.New()
 	if err != nil {
@@ -228,10 +242,17 @@ func hit(t *testing.T, path string, blob []byte) int {
 			t.Error(err)
 		}
 	}()
-	reply, err := c.Request(patience, wire.EncodeLookup2(10_000, 16, blob, "r", 1)...)
+	reply, err := c.Request(patience, frames...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return reply
+}
+
+// hit asks a lookup socket.
+func hit(t *testing.T, path string, blob []byte) int {
+	t.Helper()
+	reply := request(t, path, wire.EncodeLookup2(10_000, 16, blob, "r", 1)...)
 	tokens, _, err := wire.ParseHit(reply[0])
 	if err != nil {
 		t.Fatal(err)

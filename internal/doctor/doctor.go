@@ -71,6 +71,8 @@ type System struct {
 	Daemons func(ctx context.Context) []Daemon
 	// Python asks the interpreter of the engine. Nil: none was named.
 	Python func(ctx context.Context) (Python, error)
+	// Cluster tries the way to the Mooncake cluster. Nil: none is configured.
+	Cluster func(ctx context.Context) Cluster
 	// Machine reads GPUs, NUMA nodes and network adapters. Nil: they are not looked
 	// for.
 	Machine func() (*topology.Machine, error)
@@ -102,7 +104,7 @@ type check struct {
 // checks in the order of the report.
 func checks() []check {
 	return []check{
-		{"memory", memory}, {"shm", devShm}, {"numa", numa}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages}, {"disk", disk}, {"gpus", gpus}, {"nics", nics},
+		{"memory", memory}, {"shm", devShm}, {"numa", numa}, {"cgroup_memory", cgroupMemory}, {"cgroup", cgroup}, {"memlock", memlock}, {"hugepages", hugepages}, {"disk", disk}, {"gpus", gpus}, {"nics", nics}, {"mooncake", mooncake},
 		{"runtime_dir", runtimeDir}, {"sockets", sockets}, {"daemons", daemons}, {"umask", umask}, {"ptrace", ptrace},
 		{"expandable_segments", expandableSegments}, {"vllm", vllm}, {"hash", hashSeed},
 	}

@@ -36,6 +36,9 @@ func machine() (*System, *Settings, fstest.MapFS, map[string]string) {
 		Daemons: func(context.Context) []Daemon {
 			return []Daemon{{Name: "mooncake-lookupd", Version: "v1.2.3", Socket: "/run/mc/lookupd.sock", PID: 5, Ready: true}}
 		},
+		Cluster: func(context.Context) Cluster {
+			return Cluster{File: "/etc/mooncake.json", Python: "/venv/bin/python", Master: "10.0.0.1:50051", Metadata: "http://10.0.0.1:8080/metadata", Protocol: "tcp", Ready: true, Versions: map[string]string{"mooncake": "0.3.13"}}
+		},
 		Python: func(context.Context) (Python, error) {
 			return Python{VLLM: "0.32.1", Sidecar: "1.2.3", HashAlgorithm: "sha256"}, nil
 		},
@@ -82,22 +85,41 @@ func TestFindings(t *testing.T) {
 	running := func(d ...Daemon) func(*world) {
 		return func(w *world) { w.s.Daemons = func(context.Context) []Daemon { return d } }
 	}
+	cluster := func(change func(*Cluster)) func(*world) {
+		return func(w *world) {
+			good := w.s.Cluster
+			w.s.Cluster = func(ctx context.Context) Cluster {
+				found := good(ctx)
+				change(&found)
+				return found
+			}
+		}
+	}
 	for name, c := range map[string]struct {
 		provoke  func(*world)
 		check    string
 		severity Severity
 		says     string
 	}{
-		"no meminfo":           {func(w *world) { delete(w.files, "proc/meminfo") }, "memory", Warning, "can't be read"},
-		"store beyond machine": {func(w *world) { w.c.StoreBytes = 65 * gib }, "memory", Failure, "does not fit a machine of 64GiB"},
-		"store beyond free":    {func(w *world) { w.c.StoreBytes = 50 * gib }, "memory", Warning, "48GiB that are available"},
-		"no disk dir":          {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = missing }, "disk", Failure, "its parent"},
-		"disk of another":      {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.UID = 8 }, "disk", Failure, "belongs to user 7"},
-		"disk dir open":        {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = is(fs.ModeDir | 0o755) }, "disk", Failure, "mode 0755"},
-		"disk file":            {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = is(0o644) }, "disk", Failure, "no directory"},
-		"disk not writable":    {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Writable = func(string) error { return fs.ErrPermission } }, "disk", Failure, "can't be written"},
-		"disk in memory":       {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.InMemory = func(string) (bool, error) { return true, nil } }, "disk", Failure, "in memory"},
-		"disk too full":        {func(w *world) { w.c.DiskDir, w.c.DiskBytes = "/x/kv", 100*gib }, "disk", Warning, "100GiB"},
+		"no cluster":             {func(w *world) { w.s.Cluster = nil }, "mooncake", OK, "no Mooncake cluster"},
+		"cluster":                {cluster(func(*Cluster) {}), "mooncake", OK, "by tcp (mooncake 0.3.13)"},
+		"cluster's file":         {cluster(func(c *Cluster) { c.ConfigErr = errors.New("protocol: bad") }), "mooncake", Failure, "protocol: bad"},
+		"field nobody knows":     {cluster(func(c *Cluster) { c.Notes = []string{"field devise"} }), "mooncake", Info, "devise"},
+		"master silent":          {cluster(func(c *Cluster) { c.MasterErr = errors.New("refused") }), "mooncake", Failure, "master does not answer: refused"},
+		"metadata silent":        {cluster(func(c *Cluster) { c.MetadataErr = errors.New("refused") }), "mooncake", Failure, "metadata server does not answer"},
+		"versions do not fit":    {cluster(func(c *Cluster) { c.Ready, c.Reason = false, "RPC_FAIL (-900)" }), "mooncake", Failure, "RPC_FAIL"},
+		"no storage node":        {cluster(func(c *Cluster) { c.Note = "no room in the cluster" }), "mooncake", Warning, "no room"},
+		"lends more than it has": {cluster(func(c *Cluster) { c.LentBytes = 60 * gib }), "mooncake", Warning, "more than the memory"},
+		"no meminfo":             {func(w *world) { delete(w.files, "proc/meminfo") }, "memory", Warning, "can't be read"},
+		"store beyond machine":   {func(w *world) { w.c.StoreBytes = 65 * gib }, "memory", Failure, "does not fit a machine of 64GiB"},
+		"store beyond free":      {func(w *world) { w.c.StoreBytes = 50 * gib }, "memory", Warning, "48GiB that are available"},
+		"no disk dir":            {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = missing }, "disk", Failure, "its parent"},
+		"disk of another":        {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.UID = 8 }, "disk", Failure, "belongs to user 7"},
+		"disk dir open":          {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = is(fs.ModeDir | 0o755) }, "disk", Failure, "mode 0755"},
+		"disk file":              {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Stat = is(0o644) }, "disk", Failure, "no directory"},
+		"disk not writable":      {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.Writable = func(string) error { return fs.ErrPermission } }, "disk", Failure, "can't be written"},
+		"disk in memory":         {func(w *world) { w.c.DiskDir = "/x/kv"; w.s.InMemory = func(string) (bool, error) { return true, nil } }, "disk", Failure, "in memory"},
+		"disk too full":          {func(w *world) { w.c.DiskDir, w.c.DiskBytes = "/x/kv", 100*gib }, "disk", Warning, "100GiB"},
 		"disk gone": {func(w *world) {
 			w.c.DiskDir = "/x/kv"
 			w.s.InMemory = func(string) (bool, error) { return false, errors.New("stale handle") }

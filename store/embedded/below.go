@@ -122,8 +122,6 @@ func (m *Master) resetCluster(ctx context.Context, id store.NamespaceID) error {
 	m.mu.RLock()
 	digest := m.namespaces[id].digest
 	m.mu.RUnlock()
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
-	defer cancel()
 	return m.lower.cluster.Reset(ctx, digest)
 }
 

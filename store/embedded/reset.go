@@ -55,7 +55,9 @@ func (m *Master) Reset(id store.NamespaceID) error {
 			break
 		}
 	}
-	ctx := context.Background()
+	// An engine waits for all of it together.
+	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
+	defer cancel()
 	return errors.Join(m.settleTier(ctx), m.resetCluster(ctx, id))
 }
 

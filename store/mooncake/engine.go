@@ -66,6 +66,9 @@ type Health struct {
 	Ready bool
 	// Reason says why not, in words for an operator; empty when ready.
 	Reason string
+	// Note is what an operator should know of an engine that is ready, empty for
+	// nothing.
+	Note string
 	// Versions are of what the engine is made of, by name.
 	Versions map[string]string
 	// Segment is the name of the memory that the engine lends the cluster.

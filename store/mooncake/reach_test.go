@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,9 +39,12 @@ func TestHolderGone(t *testing.T) {
 	t.Run("the master, too", func(t *testing.T) {
 		r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{})
 		r.mustPut(1)
-		gone := false
+		var gone atomic.Bool
 		r.engine.SetFault(func(op string, keys []string) mooncaketest.Fault {
-			if gone = gone || op == "get"; gone && (op == "get" || keys[0] == "mooncake-sidecar@nothing") {
+			if op == "get" {
+				gone.Store(true)
+			}
+			if gone.Load() && (op == "get" || keys[0] == "mooncake-sidecar@nothing") {
 				return mooncaketest.Fault{Code: mooncake.CodeRPCFailed}
 			}
 			return mooncaketest.Fault{}

@@ -51,6 +51,10 @@ func (d *Daemon) doctorCommand() *cli.Command {
 				python = guessPython(c.Context, system, list)
 			}
 			system.Machine = sync.OnceValues(daemon.Topology)
+			if valueOf(settings, "store") == config.StoreMooncake {
+				way := &config.Mooncake{StorePython: valueOf(settings, "store_python"), ConfigPath: valueOf(settings, "mooncake_config")}
+				system.Cluster = func(ctx context.Context) doctor.Cluster { return daemon.ProbeCluster(ctx, way) }
+			}
 			findings := doctor.Run(c.Context, system, &doctor.Settings{
 				RuntimeDir: dir, StoreBytes: storeBytes(settings), NUMA: valueOf(settings, "numa"), DiskDir: valueOf(settings, "disk_dir"), DiskBytes: diskBytes(settings), Version: version.Version, PythonPath: python, HashAlgorithm: c.String("hash-algo"),
 			})

@@ -64,6 +64,8 @@ func shimValue(name, annotation, def string) (typ, written string, err error) {
 		return "list of numbers", "", nil
 	case annotation == "bool":
 		return "true/false", strings.ToLower(def), nil
+	case annotation == "bool | None":
+		return "true/false", "", nil // the text below it says what holds then
 	case annotation == "str" && def == `""`:
 		return "text", "", nil
 	case annotation == "str":

@@ -60,6 +60,9 @@ class Peer:
     def exist(self, keys):
         return self.store.batch_is_exist(keys)
 
+    def remove(self, key):
+        return self.store.batch_remove([key], True)[0]
+
     def replicas(self, key):
         """The segments that have copies."""
         found = self.store.get_replica_desc(key)

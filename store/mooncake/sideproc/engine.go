@@ -91,7 +91,7 @@ func (e *Engine) runProcess(ctx context.Context) (served time.Duration, err erro
 	begun := time.Now()
 	e.setPID(p.cmd.Process.Pid)
 	defer e.setPID(0)
-	e.set(s, mooncake.Health{Ready: true, Versions: versions, Segment: r.Segment})
+	e.set(s, mooncake.Health{Ready: true, Note: textOf([]byte(r.Text)), Versions: versions, Segment: r.Segment})
 	e.cfg.Log.Info("the Mooncake side process is ready", "pid", p.cmd.Process.Pid, "mooncake", versions["mooncake"], "segment", r.Segment, "probe", r.Text)
 	err = e.serve(ctx, p, s)
 	e.set(nil, mooncake.Health{Reason: err.Error()})
