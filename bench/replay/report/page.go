@@ -109,7 +109,7 @@ func (r *Report) plots() []plot {
 		{title: "Papers' TBT: share of requests whose longest tenth of gaps is within a time", x: "ms", y: "share", logX: true, series: []series{{name: "TBT", class: "a", points: cumulative(tail)}}},
 		{title: "Requests under way", x: "s", y: "requests", series: []series{{name: "under way", class: "a", points: thin(busy)}}},
 		{title: "Cached tokens, summed up", x: "line of the trace", y: "tokens", series: []series{
-			{name: "the least that a cache which never evicts has", class: "c", points: thin(must)}, {name: "cached", class: "a", points: thin(hit)},
+			{name: "must be, in a cache that never evicts", class: "c", points: thin(must)}, {name: "cached", class: "a", points: thin(hit)},
 		}},
 	}
 }

@@ -10,7 +10,8 @@ import (
 // Size of a plot and its margins, in pixels.
 const (
 	width, height            = 560.0, 300.0
-	left, right, top, bottom = 64.0, 14.0, 14.0, 44.0
+	left, right, top, bottom = 64.0, 14.0, 26.0, 44.0
+	letter                   = 6.4 // of a name, roughly
 )
 
 // plot is points or lines over two axes.
@@ -111,9 +112,12 @@ func (p *plot) SVG() template.HTML {
 	}
 	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`, (left+width-right)/2, height-8, template.HTMLEscapeString(p.x))
 	fmt.Fprintf(&b, `<text transform="translate(13 %g) rotate(-90)" text-anchor="middle">%s</text>`, (top+height-bottom)/2, template.HTMLEscapeString(p.y))
-	for i, s := range p.series {
+	at := left
+	for i := range p.series {
+		s := &p.series[i]
 		s.draw(&b, &x, &y)
-		fmt.Fprintf(&b, `<text class="%s name" x="%g" y="%g">%s</text>`, s.class, left+10, top+14+16*float64(i), template.HTMLEscapeString(s.name))
+		fmt.Fprintf(&b, `<text class="%s name" x="%.1f" y="16">%s</text>`, s.class, at, template.HTMLEscapeString(s.name))
+		at += letter*float64(len(s.name)) + 20
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String()) //nolint:gosec // escaped above
