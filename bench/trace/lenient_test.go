@@ -93,3 +93,23 @@ func TestWriter(t *testing.T) {
 		t.Errorf("wrote\n%s, want\n%s", &out, want)
 	}
 }
+
+func FuzzReadAll(f *testing.F) {
+	f.Add([]byte(goodLine + "\n" + goodLine[:30] + "\n" + goodLine))
+	f.Add([]byte(`{"x": {"y": [1]}, "timestamp":0,"input_length":1,"output_length":1,"hash_ids":[0]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		requests, faults, _ := ReadAll(bytes.NewReader(text), "t", 0)
+		lines, line, last := bytes.Count(text, []byte("\n"))+1, 0, int64(0)
+		for _, r := range requests {
+			if r.Line <= line || r.Line > lines || r.TimestampMS < last || r.check() != nil {
+				t.Fatalf("let through: %+v", r)
+			}
+			line, last = r.Line, r.TimestampMS
+		}
+		for _, fault := range faults {
+			if fault.Line < 1 || fault.Line > lines || !errors.Is(fault.Err, ErrRequest) {
+				t.Fatalf("fault %+v", fault)
+			}
+		}
+	})
+}
