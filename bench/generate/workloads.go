@@ -14,11 +14,11 @@ func Workloads() []string {
 // cached tokens are the papers'; how lengths spread is not told there, and taken as
 // log-normal. Arrivals are Poisson, one a second until somebody sets a rate.
 func Workload(name string) (*Profile, bool) {
-	make, ok := workloads()[name]
+	build, ok := workloads()[name]
 	if !ok {
 		return nil, false
 	}
-	p := make()
+	p := build()
 	p.Name, p.Arrivals = name, Arrivals{RatePerS: 1, Dispersion: 1, GridMS: 1, Parts: []float64{1}}
 	return p, true
 }

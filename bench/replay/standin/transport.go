@@ -1,6 +1,7 @@
 package standin
 
 import (
+	"errors"
 	"io"
 	"net/http"
 )
@@ -22,18 +23,18 @@ func (t Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	go func() {
 		defer close(done)
 		defer func() {
-			err := io.EOF
-			if p := recover(); p != nil {
-				if p != http.ErrAbortHandler {
-					panic(p)
-				}
-				err = io.ErrUnexpectedEOF
+			p := recover()
+			if p == nil {
+				w.WriteHeader(http.StatusOK)
+				_ = stream.Close() // never fails
+				return
 			}
-			if w.status == 0 && err != io.EOF {
-				w.failed = true
+			if err, ok := p.(error); !ok || !errors.Is(err, http.ErrAbortHandler) {
+				panic(p)
 			}
+			w.failed = w.status == 0
 			w.WriteHeader(http.StatusOK)
-			stream.CloseWithError(err)
+			stream.CloseWithError(io.ErrUnexpectedEOF)
 		}()
 		t.Handler.ServeHTTP(w, r)
 	}()
