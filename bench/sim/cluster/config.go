@@ -17,7 +17,8 @@ type Config struct {
 	// with its first token.
 	Prefill, Decode int
 	// CacheBlocks is each prefill node's room, Policy what makes room in it. Pooled
-	// nodes share one cache of all their room, without transfers.
+	// nodes share one cache of all their room, without transfers; what is still being
+	// computed when a request comes is no hit there.
 	CacheBlocks int
 	Policy      string
 	Pooled      bool

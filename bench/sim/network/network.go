@@ -7,8 +7,6 @@ type Network struct {
 	bytesPerSecond float64
 	// out and in are when a node's links are free.
 	out, in []time.Duration
-	bytes   int64
-	count   int
 }
 
 // New returns idle links of so many nodes.
@@ -34,17 +32,12 @@ func (n *Network) OutWait(now time.Duration, node int) time.Duration { return ma
 // InWait is how long the link into a node is taken.
 func (n *Network) InWait(now time.Duration, node int) time.Duration { return max(n.in[node]-now, 0) }
 
-// Send begins a transfer as soon as both links are free and returns its end.
+// Send adds a transfer to the queues of both links and returns when it is through
+// both. Neither stands idle because the other is taken: adapters have many
+// transfers under way, and what waits for one receiver does not hold up the next.
 func (n *Network) Send(now time.Duration, from, to int, bytes int64) time.Duration {
-	end := now + n.Wait(now, from, to) + n.Takes(bytes)
-	n.out[from], n.in[to] = end, end
-	n.bytes += bytes
-	n.count++
-	return end
+	takes := n.Takes(bytes)
+	n.out[from] = max(n.out[from], now) + takes
+	n.in[to] = max(n.in[to], now) + takes
+	return max(n.out[from], n.in[to])
 }
-
-// Bytes is what was sent in all.
-func (n *Network) Bytes() int64 { return n.bytes }
-
-// Transfers is how many there were.
-func (n *Network) Transfers() int { return n.count }

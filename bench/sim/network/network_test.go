@@ -6,7 +6,7 @@ import (
 )
 
 // TestQueues: a transfer waits for its sender's link out and its receiver's link
-// in, and for no other.
+// in, and for no other; a link that waits for its peer goes on with the next.
 func TestQueues(t *testing.T) {
 	n := New(4, 1e9)
 	if got := n.Send(0, 0, 1, 2e9); got != 2*time.Second {
@@ -23,10 +23,13 @@ func TestQueues(t *testing.T) {
 	if got := n.Send(time.Second, 0, 2, 1e9); got != 3*time.Second {
 		t.Errorf("behind another: %v", got)
 	}
-	if n.Wait(5*time.Second, 0, 2) != 0 {
-		t.Error("a link is taken after its last transfer")
+	if got := n.Send(time.Second, 3, 1, 1e9); got != 3*time.Second {
+		t.Errorf("to a link that is taken: %v", got)
 	}
-	if n.Bytes() != 3e9 || n.Transfers() != 2 {
-		t.Errorf("%d bytes in %d transfers", n.Bytes(), n.Transfers())
+	if got := n.Send(time.Second, 3, 2, 1e9); got != 3*time.Second {
+		t.Errorf("behind one that waits elsewhere: %v", got)
+	}
+	if n.Wait(5*time.Second, 0, 2) != 0 || n.OutWait(2*time.Second, 0) != time.Second || n.InWait(2*time.Second, 1) != time.Second {
+		t.Error("a link is taken for a wrong time")
 	}
 }

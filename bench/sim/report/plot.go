@@ -74,7 +74,7 @@ func (a *axis) at(v float64) float64 {
 func axisOf(values []float64, log bool, from, to float64) axis {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, v := range values {
-		if !math.IsNaN(v) && !math.IsInf(v, 0) && (!log || v > 0) {
+		if finite(v) && (!log || v > 0) {
 			low, high = min(low, v), max(high, v)
 		}
 	}
@@ -89,6 +89,8 @@ func axisOf(values []float64, log bool, from, to float64) axis {
 	}
 	return axis{low, high, from, to, log}
 }
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // ticks are some round values on the axis.
 func (a *axis) ticks() []float64 {
@@ -139,7 +141,7 @@ func (p *Plot) lines(b *strings.Builder) {
 	for i, s := range p.Series {
 		var points []string
 		for j := range min(len(s.X), len(s.Y)) {
-			if (p.LogX && s.X[j] <= 0) || (p.LogY && s.Y[j] <= 0) {
+			if (p.LogX && s.X[j] <= 0) || (p.LogY && s.Y[j] <= 0) || !finite(s.X[j]) || !finite(s.Y[j]) {
 				continue
 			}
 			points = append(points, fmt.Sprintf("%.1f,%.1f", x.at(s.X[j]), y.at(s.Y[j])))
@@ -170,7 +172,7 @@ func (p *Plot) bars(b *strings.Builder) {
 	for n, name := range p.Names {
 		fmt.Fprintf(b, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`, left+(float64(n)+.5)*group, plotHeight-bottom+14, html.EscapeString(name))
 		for i, s := range p.Series {
-			if n >= len(s.Y) || p.LogY && s.Y[n] <= 0 {
+			if n >= len(s.Y) || p.LogY && s.Y[n] <= 0 || !finite(s.Y[n]) {
 				continue
 			}
 			x, base, at := left+float64(n)*group+group*.1+float64(i)*width, y.at(y.low), y.at(s.Y[n])
