@@ -74,6 +74,11 @@ type Options struct {
 	// WorkBacklog adds to WorkWeight the mean queue of the instances divided by this:
 	// the more wait, the more a second of work costs. 0: not.
 	WorkBacklog time.Duration
+	// Patience is the order in which a prefill instance takes its prompts: by arrival
+	// plus Patience times their work, so that a prompt waits only for shorter ones
+	// that came at most Patience times the difference later. 0: first come, first
+	// served.
+	Patience float64
 	// DecodeAffinity takes, of the decode instances within the request's objective,
 	// the one that holds most of its prefix.
 	DecodeAffinity bool
@@ -111,6 +116,7 @@ func (o *Options) Validate() error {
 	fault(o.Balance == ByLinks && o.LinkWait <= 0, "link wait %v; want more than 0", o.LinkWait)
 	fault(!(o.WorkWeight >= 0), "work weight %v; want 0 or more", o.WorkWeight)
 	fault(o.WorkBacklog < 0, "work backlog %v; want 0 or more", o.WorkBacklog)
+	fault(!(o.Patience >= 0), "patience %v; want 0 or more", o.Patience)
 	fault((o.Admission == AdmitPrediction || o.Admission == AdmitFull) && o.Residence <= 0, "residence %v; want more than 0", o.Residence)
 	fault(!(o.Slack >= 0), "slack %v; want 0 or more", o.Slack)
 	return errors.Join(faults...)

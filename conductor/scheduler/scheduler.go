@@ -35,6 +35,13 @@ func (s *Scheduler) Decide(r *Request, f *Facts) Decision {
 	return d
 }
 
+// Priority is a prompt's place in its instance's queue: the least goes first. An
+// engine that orders its queue by priority takes it as such. now is any clock that
+// all requests share.
+func (s *Scheduler) Priority(now, work time.Duration) time.Duration {
+	return now + time.Duration(s.options.Patience*float64(work))
+}
+
 // estimate fills in the terms.
 func (s *Scheduler) estimate(r *Request, f *Facts) {
 	s.terms = s.terms[:0]

@@ -183,6 +183,19 @@ func TestLeast(t *testing.T) {
 	})
 }
 
+// TestPriority: a short prompt goes before a long one that came a little earlier.
+func TestPriority(t *testing.T) {
+	s := newScheduler(t, func(o *Options) { o.Patience = 5 })
+	long := s.Priority(0, ms(1000))
+	if !(s.Priority(ms(4400), ms(100)) < long && s.Priority(ms(4600), ms(100)) > long) {
+		t.Error("a prompt of 0.1 s does not go before one of 1 s for just 4.5 s")
+	}
+	s = newScheduler(t, nil)
+	if s.Priority(ms(7), ms(1000)) != ms(7) {
+		t.Error("without patience the order is not that of arrival")
+	}
+}
+
 func TestDecideAllocatesNothing(t *testing.T) {
 	s := newScheduler(t, nil)
 	f := &Facts{Prefill: make([]Prefiller, 16), Decode: make([]Decoder, 16)}
@@ -194,12 +207,12 @@ func TestDecideAllocatesNothing(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	bad := Options{Strategy: "best", Balance: ByLinks, Threshold: 0.5, WorkWeight: -1, WorkBacklog: -1, Admission: AdmitFull, Slack: -1}
+	bad := Options{Strategy: "best", Balance: ByLinks, Threshold: 0.5, WorkWeight: -1, WorkBacklog: -1, Patience: -1, Admission: AdmitFull, Slack: -1}
 	_, err := New(bad, linear{}, nil)
 	if err == nil {
 		t.Fatal("taken")
 	}
-	for _, want := range []string{`"best"`, "threshold 0.5", "link wait", "work weight", "work backlog", "residence", "slack"} {
+	for _, want := range []string{`"best"`, "threshold 0.5", "link wait", "work weight", "work backlog", "patience", "residence", "slack"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

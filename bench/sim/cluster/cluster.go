@@ -134,7 +134,7 @@ func (c *cluster) look(w *workload.Request) {
 			LocalBlocks: local, ReadyBlocks: ready, Queue: max(p.free-now, 0), Outstanding: len(p.firsts) + len(p.jobs),
 			Egress: c.links.OutWait(now, i), Ingress: c.links.InWait(now, i),
 		}
-		if c.config.Patience > 0 {
+		if c.config.Scheduler.Patience > 0 {
 			c.facts.Prefill[i].Queue = c.waits(p, w, local)
 		}
 		if c.config.Pooled {
@@ -187,7 +187,7 @@ func (c *cluster) place(i int) {
 		return
 	}
 	fetched := c.fetch(w, &d, o)
-	if c.config.Patience > 0 {
+	if c.config.Scheduler.Patience > 0 {
 		c.enqueue(i, &d, fetched)
 	} else {
 		c.commit(i, &d, fetched)

@@ -52,7 +52,7 @@ func TestEverythingEnds(t *testing.T) {
 			c.SerialHandover = i%2 == 0
 			c.Sample = time.Second
 			if i%3 == 1 {
-				c.Patience, c.DecodeBlocks, c.Scheduler.DecodeAffinity = 3, 300, true
+				c.Scheduler.Patience, c.DecodeBlocks, c.Scheduler.DecodeAffinity = 3, 300, true
 				c.Replication = scheduler.ReplicationOptions{Uses: 2, HalfLife: time.Minute, MinBlocks: 1}
 			}
 			c.EstimateError = float64(i%2) / 5
@@ -185,7 +185,7 @@ func TestPatience(t *testing.T) {
 		return out
 	}
 	for patience, want := range map[float64][4]int{0: {0, 1, 2, 3}, 0.5: {0, 2, 1, 3}, 5: {0, 2, 3, 1}} {
-		c.Patience = patience
+		c.Scheduler.Patience = patience
 		if got := order(); [4]int(got) != want {
 			t.Errorf("patience %v: order %v, want %v", patience, got, want)
 		}
@@ -243,7 +243,7 @@ func TestSlowest(t *testing.T) {
 }
 
 func TestConfig(t *testing.T) {
-	bad := Config{Decode: -1, Policy: "none", Patience: -1, DecodeBlocks: -1, EstimateError: -1, TTFT: -1}
+	bad := Config{Decode: -1, Policy: "none", Scheduler: scheduler.Options{Patience: -1}, DecodeBlocks: -1, EstimateError: -1, TTFT: -1}
 	_, err := Run(t.Context(), bad, &workload.Workload{})
 	if !errors.Is(err, ErrConfig) || !errors.Is(err, scheduler.ErrOptions) {
 		t.Fatalf("%v", err)

@@ -38,10 +38,6 @@ type Config struct {
 	// DecodeBlocks is each decode node's prefix cache: what it holds of a prompt need
 	// not be handed over. 0: none.
 	DecodeBlocks int
-	// Patience is the order in which a prefill node takes its prompts: by arrival plus
-	// Patience times their work, so that a prompt waits for a shorter one at most so
-	// many times its own work. 0: first come, first served.
-	Patience float64
 	// Seed is for all that is random.
 	Seed uint64
 	// Sample is how often the load is looked at; 0 for never.
@@ -78,7 +74,7 @@ func (c *Config) Validate() error {
 	fault(!evict.Known(c.Policy), "no eviction policy %q; want one of %v", c.Policy, evict.Names())
 	fault(!(c.Costs.ServiceFactor > 0) || !(c.Costs.LinkBytesPerSecond > 0), "service factor %v, %v bytes a second; want more than 0", c.Costs.ServiceFactor, c.Costs.LinkBytesPerSecond)
 	fault(c.DecodeBlocks < 0 || c.DecodeBlocks > index.MaxCapacity, "%d blocks of cache on a decode node; want 0 to %d", c.DecodeBlocks, index.MaxCapacity)
-	fault(!(c.Patience >= 0) || c.Patience > 0 && c.Pooled, "patience %v; want 0 or more, and 0 with a pooled cache", c.Patience)
+	fault(c.Scheduler.Patience > 0 && c.Pooled, "patience %v; want 0 with a pooled cache", c.Scheduler.Patience)
 	fault(c.TTFT < 0 || c.TBT < 0 || c.Sample < 0, "objectives and intervals are not negative")
 	fault(!(c.EstimateError >= 0), "estimate error %v; want 0 or more", c.EstimateError)
 	faults = append(faults, c.Scheduler.Validate(), c.Replication.Validate())

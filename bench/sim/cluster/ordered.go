@@ -25,7 +25,7 @@ type job struct {
 // enqueue puts request i into its node's queue.
 func (c *cluster) enqueue(i int, d *scheduler.Decision, fetched time.Duration) {
 	p, w := &c.prefill[d.Prefill], &c.work.Requests[i]
-	j := &job{request: i, fetched: fetched, work: d.Term.Work, key: c.key(d.Term.Work)}
+	j := &job{request: i, fetched: fetched, work: d.Term.Work, key: c.scheduler.Priority(c.queue.Now(), d.Term.Work)}
 	at, _ := slices.BinarySearchFunc(p.jobs, j.key, func(o *job, key time.Duration) int {
 		if o.key <= key { // behind its equals
 			return -1
@@ -37,10 +37,6 @@ func (c *cluster) enqueue(i int, d *scheduler.Decision, fetched time.Duration) {
 	if !p.running {
 		c.serve(d.Prefill)
 	}
-}
-
-func (c *cluster) key(work time.Duration) time.Duration {
-	return c.queue.Now() + time.Duration(c.config.Patience*float64(work))
 }
 
 // serve begins the next prompt of a node, unless there is none. How much of its
@@ -65,7 +61,7 @@ func (c *cluster) serve(at int) {
 // that runs, and for those that go before it.
 func (c *cluster) waits(p *prefiller, w *workload.Request, local int) time.Duration {
 	cached := min(local*workload.BlockTokens, w.InputTokens-1)
-	key := c.key(model.Duration(c.config.Costs.GPU(w.InputTokens, cached)))
+	key := c.scheduler.Priority(c.queue.Now(), model.Duration(c.config.Costs.GPU(w.InputTokens, cached)))
 	wait := max(p.free-c.queue.Now(), 0)
 	for _, j := range p.jobs {
 		if j.key > key {

@@ -37,9 +37,9 @@ func placements() []idea {
 		{"hot prefixes copied ahead", func(c *cluster.Config) {
 			c.Replication = scheduler.ReplicationOptions{Uses: 2, HalfLife: time.Minute, MinBlocks: 2}
 		}},
-		{"short prompts first, patience 1", func(c *cluster.Config) { c.Patience = 1 }},
-		{"patience 5", func(c *cluster.Config) { c.Patience = 5 }},
-		{"patience 20", func(c *cluster.Config) { c.Patience = 20 }},
+		{"short prompts first, patience 1", func(c *cluster.Config) { c.Scheduler.Patience = 1 }},
+		{"patience 5", func(c *cluster.Config) { c.Scheduler.Patience = 5 }},
+		{"patience 20", func(c *cluster.Config) { c.Scheduler.Patience = 20 }},
 		{"patience 5, fetch when faster", best},
 		{"the same, estimates off by 30 %", func(c *cluster.Config) {
 			best(c)
@@ -54,7 +54,7 @@ func byCost(c *cluster.Config) { c.Scheduler.Balance = scheduler.ByCost }
 // best is what came out as such.
 func best(c *cluster.Config) {
 	byCost(c)
-	c.Patience = 5
+	c.Scheduler.Patience = 5
 }
 
 func research(ctx context.Context, s *Setting) ([]report.Table, error) {
