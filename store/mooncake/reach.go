@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 // probeLimit is how long a master may take to answer the question whether it does.
@@ -18,6 +20,9 @@ func (c *Client) Reach(ctx context.Context) error {
 		return errClosed
 	}
 	defer c.calls.Done()
+	if health := c.cfg.Engine.Health(); !health.Ready { // the master has no part in it
+		return fmt.Errorf("%w: %s", store.ErrUnavailable, health.Reason)
+	}
 	return c.reach(ctx)
 }
 
