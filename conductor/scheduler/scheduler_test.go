@@ -187,7 +187,7 @@ func TestLeast(t *testing.T) {
 func TestPriority(t *testing.T) {
 	s := newScheduler(t, func(o *Options) { o.Patience = 5 })
 	long := s.Priority(0, ms(1000))
-	if !(s.Priority(ms(4400), ms(100)) < long && s.Priority(ms(4600), ms(100)) > long) {
+	if s.Priority(ms(4400), ms(100)) >= long || s.Priority(ms(4600), ms(100)) <= long {
 		t.Error("a prompt of 0.1 s does not go before one of 1 s for just 4.5 s")
 	}
 	s = newScheduler(t, nil)

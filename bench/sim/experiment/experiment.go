@@ -102,6 +102,17 @@ func (s *Setting) run(ctx context.Context, what string, w *workload.Workload, co
 	return out, nil
 }
 
+// one simulates a cluster once, with arrivals as they are.
+func (s *Setting) one(ctx context.Context, what string, w *workload.Workload, config cluster.Config) (*cluster.Summary, error) {
+	once := *s
+	once.Seeds = 1
+	all, err := once.run(ctx, what, w, config, 1, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &all[0], nil
+}
+
 // spread is a value's mean and deviation over summaries.
 func spread(all []cluster.Summary, decimals int, value func(*cluster.Summary) float64) report.Spread {
 	values := make([]float64, len(all))

@@ -1,7 +1,6 @@
 package experiment
 
 import (
-	"context"
 	"math"
 	"os"
 	"path/filepath"
@@ -107,7 +106,7 @@ func TestStrategies(t *testing.T) {
 			near(t, string(strategy)+"'s TTFT over the prototype's", got[i]/c.want[i], 1, tolerance)
 		}
 		t.Logf("%gx, service %g: TTFT %.2f, hits %.3f %.3f %.3f %.3f", c.speed, c.service, got, meanOf(runs[0], token), meanOf(runs[1], token), meanOf(runs[2], token), meanOf(runs[3], token))
-		if !(got[3] < got[2] && got[2] < got[1] && got[1] < got[0]) {
+		if got[3] >= got[2] || got[2] >= got[1] || got[1] >= got[0] {
 			t.Errorf("%gx: TTFT %.2f is not falling", c.speed, got)
 		}
 		if ratio := got[3] / got[2]; ratio < c.kvc[0] || ratio > c.kvc[1] {
@@ -267,7 +266,7 @@ func TestTable2(t *testing.T) {
 	if a, b := of("early", corr), of("baseline", corr); a > b-.1 {
 		t.Errorf("correlation: %.3f early, %.3f in the baseline", a, b)
 	}
-	if e, p, b := of("early", busy), of("prediction", busy), of("baseline", busy); !(e > p && p >= b) {
+	if e, p, b := of("early", busy), of("prediction", busy), of("baseline", busy); e <= p || p < b {
 		t.Errorf("deviation of busy nodes: early %.3f, prediction %.3f, baseline %.3f", e, p, b)
 	}
 	if a, b := of("early", total), of("baseline", total); a > b {
@@ -286,7 +285,7 @@ func TestFig1(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		result, err := s.engines(16, coupled.PrefillFirst, false).run(context.Background(), w)
+		result, err := s.engines(16, coupled.PrefillFirst, false).run(t.Context(), w)
 		if err != nil {
 			t.Fatal(err)
 		}

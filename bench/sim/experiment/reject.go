@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
+	"github.com/mooncake-sidecar/sidecar/bench/sim/model"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
+	"github.com/mooncake-sidecar/sidecar/bench/sim/stats"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/workload"
 	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
 )
@@ -25,6 +27,17 @@ func refusals() []refusal {
 		{"prediction, 120 s", scheduler.AdmitPrediction, 2 * time.Minute},
 	}
 }
+
+// decodeCosts returns the cluster with a decode model that is told to be the one
+// for overload, unless the caller has set another than the default.
+func decodeCosts(c cluster.Config) cluster.Config {
+	if c.Costs.DecodeSequenceSeconds == model.LatencySequenceSeconds {
+		c.Costs.DecodeSequenceSeconds = model.RejectionSequenceSeconds
+	}
+	return c
+}
+
+func share(part, whole int) float64 { return stats.Ratio(float64(part), float64(whole)) }
 
 // overload is the cluster of the overload table.
 func (s *Setting) overload(prefill int, r refusal) cluster.Config {

@@ -34,8 +34,11 @@ func placements() []idea {
 			byCost(c)
 			c.Scheduler.WorkBacklog = time.Second
 		}},
-		{"hot prefixes copied ahead", func(c *cluster.Config) {
+		{"prefixes used twice copied ahead", func(c *cluster.Config) {
 			c.Replication = scheduler.ReplicationOptions{Uses: 2, HalfLife: time.Minute, MinBlocks: 2}
+		}},
+		{"prefixes used again copied ahead", func(c *cluster.Config) {
+			c.Replication = scheduler.ReplicationOptions{Uses: 1, HalfLife: time.Minute, MinBlocks: 2}
 		}},
 		{"short prompts first, patience 1", func(c *cluster.Config) { c.Scheduler.Patience = 1 }},
 		{"patience 5", func(c *cluster.Config) { c.Scheduler.Patience = 5 }},
@@ -113,39 +116,36 @@ func ratios(all, first []cluster.Summary, value func(*cluster.Summary) float64) 
 	return report.Spread{Mean: stats.Mean(r), Deviation: stats.Deviation(r), Decimals: 3}
 }
 
-// admissions are ideas for what to refuse.
+// admissions are ideas for what to refuse. Limit is what the scheduler is told
+// instead of the objective for the time between tokens.
 func admissions() []idea {
-	admit := func(a scheduler.Admission, change func(*cluster.Config)) func(*cluster.Config) {
+	admit := func(a scheduler.Admission, limit time.Duration, change func(*cluster.Config)) func(*cluster.Config) {
 		return func(c *cluster.Config) {
 			c.Scheduler.Admission = a
-			c.TTFT, c.TBT = cluster.Paper().TTFT, cluster.Paper().TBT
+			c.TTFT, c.TBT = cluster.Paper().TTFT, limit*time.Millisecond
 			if change != nil {
 				change(c)
 			}
 		}
 	}
-	limit := func(ms time.Duration) func(*cluster.Config) {
-		return func(c *cluster.Config) { c.TBT = ms * time.Millisecond }
+	// Half a minute is how long a sequence really decodes.
+	half := func(c *cluster.Config) { c.Scheduler.Residence = 30 * time.Second }
+	ideas := []idea{{"nothing is refused", func(*cluster.Config) {}}}
+	for _, limit := range []time.Duration{100, 95, 90, 85} {
+		for _, a := range []scheduler.Admission{scheduler.AdmitBaseline, scheduler.AdmitEarly, scheduler.AdmitPrediction} {
+			ideas = append(ideas, idea{fmt.Sprintf("%s, limit %d ms", a, limit), admit(a, limit, nil)})
+		}
 	}
-	return []idea{
-		{"nothing is refused", func(*cluster.Config) {}},
-		{"baseline", admit(scheduler.AdmitBaseline, nil)},
-		{"early", admit(scheduler.AdmitEarly, nil)},
-		{"prediction", admit(scheduler.AdmitPrediction, nil)},
-		{"baseline, limit 90 ms", admit(scheduler.AdmitBaseline, limit(90))},
-		{"early, limit 90 ms", admit(scheduler.AdmitEarly, limit(90))},
-		{"prediction, limit 90 ms", admit(scheduler.AdmitPrediction, limit(90))},
-		{"full, slack 0.1, limit 90 ms", admit(scheduler.AdmitFull, limit(90))},
-		{"early, limit 80 ms", admit(scheduler.AdmitEarly, limit(80))},
-		{"full, slack 0.1, limit 90 ms, best placing", admit(scheduler.AdmitFull, func(c *cluster.Config) {
-			limit(90)(c)
-			best(c)
-		})},
-		{"early, limit 90 ms, best placing", admit(scheduler.AdmitEarly, func(c *cluster.Config) {
-			limit(90)(c)
-			best(c)
-		})},
+	for _, limit := range []time.Duration{95, 90} {
+		ideas = append(ideas,
+			idea{fmt.Sprintf("full, 30 s, slack 0.1, limit %d ms", limit), admit(scheduler.AdmitFull, limit, half)},
+			idea{fmt.Sprintf("the same, best placing, limit %d ms", limit), admit(scheduler.AdmitFull, limit, func(c *cluster.Config) {
+				half(c)
+				best(c)
+			})},
+			idea{fmt.Sprintf("baseline, best placing, limit %d ms", limit), admit(scheduler.AdmitBaseline, limit, best)})
 	}
+	return ideas
 }
 
 // admitting compares what is refused by the requests that keep both objectives.

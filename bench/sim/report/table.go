@@ -91,7 +91,7 @@ func Text(out io.Writer, tables []Table) error {
 		fmt.Fprintln(w, strings.Join(t.Columns, "\t")+"\t")
 		for _, row := range t.Rows {
 			for _, c := range row {
-				fmt.Fprint(w, cell(c), "\t")
+				fmt.Fprintf(w, "%s\t", cell(c))
 			}
 			fmt.Fprintln(w)
 		}
