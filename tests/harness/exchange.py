@@ -56,32 +56,30 @@ class Handover:
     def tokens(self) -> int:
         return sum(a.loaded_tokens for a in self.loaded)
 
-    def faults(self, block: int, who: str) -> list[str]:
-        """A line for each way in which a prompt was not loaded whole, or its output is not the right one."""
+    def missing(self, block: int) -> list[str]:
+        """A line for each way in which a prompt was not loaded whole."""
         found = []
-        for k, (cold, loaded, again) in enumerate(zip(self.cold, self.loaded, self.again, strict=True), 1):
+        for k, (cold, loaded) in enumerate(zip(self.cold, self.loaded, strict=True), 1):
             prompt = cold.output.prompt_tokens
             want = whole(prompt, block)
             if loaded.loaded_tokens != want:
-                found.append(f"{who}, prompt {k}: {loaded.loaded_tokens} tokens came from the cluster, not {want}")
+                found.append(f"prompt {k}: {loaded.loaded_tokens} tokens came from the cluster, not {want}")
             elif loaded.computed_tokens != prompt - want:
-                found.append(f"{who}, prompt {k}: {loaded.computed_tokens} tokens were computed, not {prompt - want}")
-            if fault := wrong(cold.output, loaded.output, NOISE):
-                found.append(f"{who}, prompt {k}: {fault}")
-            # From the same blocks and the same length the same sums come out, to the last bit.
-            if again.output.cached_tokens == loaded.output.cached_tokens and again.output.output != loaded.output.output:
-                found.append(f"{who}, prompt {k}: what was loaded gives another output than the engine's own cache")
+                found.append(f"prompt {k}: {loaded.computed_tokens} tokens were computed, not {prompt - want}")
         if self.cluster_read_bytes < sum(a.loaded_bytes for a in self.loaded):
-            found.append(f"{who}: the cluster gave {self.cluster_read_bytes} bytes, the engine says it loaded more")
+            found.append(f"the cluster gave {self.cluster_read_bytes} bytes, the engine says it loaded more")
         return found
 
-    def equal(self) -> bool:
-        """Whether every output is right."""
-        pairs = zip(self.cold, self.loaded, self.again, strict=True)
-        return not any(
-            wrong(c.output, g.output, NOISE) or (w.output.cached_tokens == g.output.cached_tokens and w.output.output != g.output.output)
-            for c, g, w in pairs
-        )
+    def wrong(self) -> list[str]:
+        """A line for each output that is not the right one."""
+        found = []
+        for k, (cold, loaded, again) in enumerate(zip(self.cold, self.loaded, self.again, strict=True), 1):
+            if fault := wrong(cold.output, loaded.output, NOISE):
+                found.append(f"prompt {k}: {fault}")
+            # From the same blocks and the same length the same sums come out, to the last bit.
+            if again.output.cached_tokens == loaded.output.cached_tokens and again.output.output != loaded.output.output:
+                found.append(f"prompt {k}: what was loaded gives another output than the engine's own cache")
+        return found
 
 
 def hand_over(cold: Sequence[Answer], prompts: Sequence[Prompt], engine: Engine, cluster) -> Handover:
