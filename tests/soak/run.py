@@ -39,6 +39,9 @@ KV_BYTES = 40 * MIB
 # oneDNN keeps a compiled kernel for each size of a batch: up to 1,024 of them, a third of a MiB each, which fill for a quarter
 # of an hour and hide every leak. vLLM's own cache of them, 32 sizes a layer, fills within a minute.
 ONEDNN_KERNELS = 64
+# A worker keeps its connections to lookupd for its next calls: as many as it has had calls under way at once, which grows for
+# a while after lookupd began anew, and 16 at most. In long legs several such lives go into one line, which stays level.
+KEPT_CONNECTIONS = 16
 # What is beside the store and the engine's KV memory in shared memory: tables, boards, vLLM's own.
 SHARED_REST_BYTES = 24 * MIB
 
@@ -46,12 +49,13 @@ SHARED_REST_BYTES = 24 * MIB
 def limits(seconds: float) -> Limits:
     """An engine's allocators fill for a while. In 20 minutes a leak of some KiB a request is found, in three of some hundred.
 
-    A daemon has its memory, connections and threads soon, and keeps no more of the latter however often its peer begins anew.
+    A daemon has its memory and threads soon, and its connections; it keeps no more however often its peer begins anew.
     """
     filled, settled = min(180.0, seconds / 5), min(30.0, seconds / 5)
+    descriptors = 2.0 if seconds >= DAEMONS_JUDGED_S else 2.0 + KEPT_CONNECTIONS
     return Limits(
         engine={"memory": Allowance(24.0 * MIB, filled), "descriptors": Allowance(12.0, filled), "threads": Allowance(6.0, filled)},
-        daemon={"memory": Allowance(24.0 * MIB, settled), "descriptors": Allowance(2.0, settled), "threads": Allowance(2.0, settled)},
+        daemon={"memory": Allowance(24.0 * MIB, settled), "descriptors": Allowance(descriptors, settled), "threads": Allowance(2.0, settled)},
         daemon_bytes=64 * MIB,
     )
 

@@ -104,6 +104,18 @@ def test_a_descriptor_kept_at_each_restart_of_a_peer_is_found(leaked, found):
     assert len(faults) == found and all("descriptors" in fault for fault in faults), faults
 
 
+# A worker's descriptors every two seconds, from when it is judged, seen after lookupd was killed.
+CONNECTING = [18] * 2 + [20] * 6 + [21] * 3 + [23] * 5 + [21] * 5 + [24] * 4
+
+
+def test_connections_kept_for_the_next_calls_are_no_leak():
+    line = trend([Sample(2.0 * n, float(count)) for n, count in enumerate(CONNECTING)])
+    allowed = run.limits(150).daemon["descriptors"].grown
+    assert line.grown > run.limits(1200).daemon["descriptors"].grown and not line.exceeds(allowed)
+    leaking = trend([Sample(2.0 * n, 18.0 + n) for n in range(len(CONNECTING))])
+    assert leaking.exceeds(allowed)
+
+
 def test_who_was_not_seen_long_enough():
     watch = Vitals(limits({"memory": 1e12, "descriptors": 1e6, "threads": 1e6}))
     for at in range(20):
