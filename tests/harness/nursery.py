@@ -116,7 +116,11 @@ class Nursery:
 
     def close(self) -> None:
         self._control.close()
-        self._process.wait(30)
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:  # it still imports
+            self._process.kill()
+            self._process.wait()
 
 
 class _Keeper:
