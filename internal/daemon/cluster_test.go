@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,6 +20,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/mooncaketest"
 )
 
@@ -254,7 +257,7 @@ func TestClusterFaults(t *testing.T) {
 	n := startFarNode(t, python, writeCluster(t, master), nil)
 	process := func(signal syscall.Signal) func() {
 		return func() {
-			if err := syscall.Kill(n.sideProcess(), signal); err != nil {
+			if err := syscall.Kill(sideProcess(t, os.Getpid()), signal); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -299,6 +302,13 @@ func TestClusterFaults(t *testing.T) {
 			n.awaitService(true)
 			until(t, "in service", func() bool { return n.metric("cluster_in_service") == 1 })
 			t.Logf("%s: in service %s after its end", s.name, time.Since(risen).Round(time.Millisecond))
+			if !s.kept {
+				// What is used again is put again: the new master knows nothing.
+				shared := n.metric(`cluster_chunks_total{direction="put",result="stored"}`)
+				until(t, "the node's own chunks are put again", func() bool {
+					return hit(t, n.lookup, own) == 128 && n.metric(`cluster_chunks_total{direction="put",result="stored"}`) >= shared+8
+				})
+			}
 			again := blobOf(byte(30+i), 20)
 			before := n.metric(`cluster_chunks_total{direction="put",result="stored"}`)
 			until(t, "a put", func() bool {
@@ -320,31 +330,74 @@ func TestClusterFaults(t *testing.T) {
 	}
 }
 
-// sideProcess finds the process that the lookupd of this test has started.
-func (n *farNode) sideProcess() int {
-	n.t.Helper()
-	entries, err := os.ReadDir("/proc/self/task")
+// sideProcess finds the side process that a lookupd in some process has started.
+func sideProcess(t *testing.T, of int) int {
+	t.Helper()
+	tasks := fmt.Sprintf("/proc/%d/task/", of)
+	entries, err := os.ReadDir(tasks)
 	if err != nil {
-		n.t.Fatal(err)
+		t.Fatal(err)
 	}
 	for _, task := range entries {
-		children, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+		children, err := os.ReadFile(tasks + task.Name() + "/children")
 		if err != nil {
 			continue // the thread is gone
 		}
 		for child := range strings.FieldsSeq(string(children)) {
 			line, err := os.ReadFile("/proc/" + child + "/cmdline")
 			if err == nil && bytes.Contains(line, []byte("mooncake-sidecar-store-agent")) {
-				pid := 0
-				if err := json.Unmarshal([]byte(child), &pid); err != nil {
-					n.t.Fatal(err)
+				pid, err := strconv.Atoi(child)
+				if err != nil {
+					t.Fatal(err)
 				}
 				return pid
 			}
 		}
 	}
-	n.t.Fatal("there is no side process")
+	t.Fatal("there is no side process")
 	return 0
+}
+
+// TestKilledOverACluster: a lookupd that is killed takes its side process along, and
+// the next one takes the segment over: it has the hits, and the cluster again.
+func TestKilledOverACluster(t *testing.T) {
+	python := mooncaketest.Python(t)
+	onLoopback(t)
+	master := mooncaketest.StartMaster(t, python)
+	mooncaketest.StartPeer(t, python, master, lentBytes)
+	t.Setenv(cluster.EnvPath, writeCluster(t, master))
+	n := &farNode{t: t, dir: shortDir(t)}
+	n.lookup = filepath.Join(n.dir, "lookup")
+	startWorker(t, n.dir) // it keeps the segment
+	first := spawn(t, "lookupd-over-cluster:"+n.dir)
+	answers := func() bool { _, err := LookupdStatus(t.Context(), n.dir); return err == nil }
+	until(t, "lookupd answers", answers)
+	n.chunks = readyStore(t, n.dir)
+	n.awaitService(true)
+	put(t, n.chunks, blobOf(1, 8))
+	n.awaitPuts(8)
+	until(t, "the worker has its store", func() bool {
+		s, err := WorkerStatus(t.Context(), n.dir, "host-0")
+		return err == nil && s.StoreReady
+	})
+	side := sideProcess(t, first.command.Process.Pid)
+	first.kill()
+	killed := time.Now()
+	until(t, "the side process is dead", func() bool { return syscall.Kill(side, 0) != nil })
+	t.Logf("the side process died within %s", time.Since(killed).Round(time.Millisecond))
+	spawn(t, "lookupd-over-cluster:"+n.dir)
+	until(t, "lookupd answers", answers)
+	until(t, "nobody is awaited", func() bool {
+		s, err := LookupdStatus(t.Context(), n.dir)
+		return err == nil && s.Store.UndeclaredClients == 0 && n.chunks.Ready()
+	})
+	engine(t, n.dir, n.lookup)
+	if got := hit(t, n.lookup, blobOf(1, 8)); got != 128 {
+		t.Errorf("a hit of %d in the segment", got)
+	}
+	n.awaitService(true)
+	put(t, n.chunks, blobOf(2, 8))
+	n.awaitPuts(8)
 }
 
 // TestShardsOfAllRanks: a chunk of two ranks is there when both shards are, and

@@ -35,10 +35,13 @@ func runAsDaemon(what string) int {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	var err error
 	switch name {
-	case "lookupd", "lookupd-with-disk":
+	case "lookupd", "lookupd-with-disk", "lookupd-over-cluster":
 		cfg := &config.LookupdConfig{StoreBytes: config.Size(cmp.Or(n, 16) << 20)}
 		cfg.RuntimeDir = dir
-		if name != "lookupd" {
+		switch name {
+		case "lookupd-over-cluster":
+			cfg.Store, cfg.StorePython = config.StoreMooncake, os.Getenv("MOONCAKE_SIDECAR_PYTHON")
+		case "lookupd-with-disk":
 			cfg.DiskDir = filepath.Dir(dir)
 		}
 		cfg.SetDefaults(os.DirFS("/"))

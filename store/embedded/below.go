@@ -52,6 +52,11 @@ type Cluster interface {
 	// Open makes a namespace known, which was reset so many times since the segment
 	// was made.
 	Open(spec *kv.NamespaceSpec, resets uint32)
+	// Era is the number of the time since the cluster last began to serve, 0 while it
+	// does not: what it had before, it may have lost.
+	Era() uint8
+	// Takes tells whether the cluster is used for a namespace.
+	Takes(digest [32]byte) bool
 	// Glance begins to answer for one lookup in a namespace. It takes no lock of the
 	// master's.
 	Glance(digest [32]byte) Glance

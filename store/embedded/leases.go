@@ -94,6 +94,7 @@ func (m *Master) grantSome(g *granting, from, to int) bool {
 	if !m.goesOnLocked(g) {
 		return false
 	}
+	again := m.sharesLocked(g.ns)
 	for i := from; i < to; i++ {
 		c := &g.chunks[i]
 		rec, ok := m.findLocked(g.ns, c.Group, &c.Hash)
@@ -108,6 +109,9 @@ func (m *Master) grantSome(g *granting, from, to int) bool {
 			return false
 		}
 		m.leaseLocked(g.lease, rec, size)
+		if again {
+			m.shareAgainLocked(rec, size)
+		}
 	}
 	return true
 }

@@ -147,6 +147,9 @@ type liveRecord struct {
 	away    bool // on its way down to the disk, and unknown to the policy, see move
 	// from: where it was read from for the request at hand; TierHost: it was here.
 	from store.Tier
+	// shared is the cluster's era in which it was handed over to it, or came from
+	// there; 0 for none.
+	shared uint8
 }
 
 func (l *liveRecord) inUse() bool { return l.readers != 0 || l.leases != 0 || l.puts != 0 }

@@ -172,7 +172,7 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 	m.stats.PutsEnded, m.stats.StoredBytes = ended, stored
 	m.live[p.record].from = store.TierDisk
 	if m.isCluster(p.from) {
-		m.live[p.record].from = store.TierRemote
+		m.live[p.record].from, m.live[p.record].shared = store.TierRemote, m.lower.cluster.Era()
 		m.lower.stats.Cluster.Promoted++
 	}
 	m.demoteAheadLocked(m.namespaces[r.namespace].groups)

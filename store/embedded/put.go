@@ -174,6 +174,7 @@ func (m *Master) openRecordLocked(rec uint32, call *putCall, it *store.PutItem) 
 	m.countPinLocked(&r, 1)
 	m.countDatedLocked(r.expires, 1)
 	m.lastUse[rec], m.hits[rec] = ticks(m.clock.elapsed), 0
+	m.live[rec].shared = 0
 	m.seg.writeRecord(rec, &r)
 	m.moveTo(rec, PutGranted)
 	m.table.Insert(keyDigest(call.namespace, it.Group, &it.Hash), rec)

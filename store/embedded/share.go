@@ -7,9 +7,25 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/disk"
 )
 
-// shareLocked hands a chunk that has just become whole to the cluster, if chunks
-// go there at once. Its slots are pinned until it is there: it may be dropped
-// meanwhile, and its bytes stay until then.
+// sharesLocked tells whether chunks of a namespace go to the cluster at once, and it
+// serves.
+func (m *Master) sharesLocked(ns store.NamespaceID) bool {
+	return m.lower != nil && m.lower.cluster != nil && !m.isCluster(m.lower.down) && m.lower.cluster.Era() != 0 && m.lower.cluster.Takes(m.namespaces[ns].digest)
+}
+
+// shareAgainLocked hands a chunk that is used to the cluster, if it was not taken
+// when it became whole, or the cluster has been away since.
+//
+// REQUIRES: sharesLocked.
+func (m *Master) shareAgainLocked(rec uint32, bytes uint64) {
+	if m.live[rec].shared != m.lower.cluster.Era() && !m.live[rec].away && m.lower.cluster.CanDemote(bytes) {
+		m.shareLocked(rec)
+	}
+}
+
+// shareLocked hands a chunk that is whole to the cluster, if chunks go there at
+// once. Its slots are pinned until it is there: it may be
+// dropped meanwhile, and its bytes stay until then.
 func (m *Master) shareLocked(rec uint32) {
 	if m.lower == nil || m.lower.cluster == nil || m.isCluster(m.lower.down) {
 		return
@@ -23,6 +39,7 @@ func (m *Master) shareLocked(rec uint32) {
 		m.lower.stats.Cluster.ShareRefused++
 		return
 	}
+	m.live[rec].shared = m.lower.cluster.Era()
 	for _, slot := range slots {
 		m.pins[slot]++
 	}
@@ -40,13 +57,15 @@ func (m *Master) shared(key *disk.Key, slots []uint32, err error) {
 		return
 	}
 	m.lower.stats.Cluster.ShareFailed++
-	if !errors.Is(err, disk.ErrSource) {
-		return
-	}
-	m.stats.Corrupt++
-	// If it is there yet: the slots may be another chunk's by now.
-	if rec, ok := m.ownerBelowLocked(key, slots); ok {
-		m.dropLocked(rec, RemovedCorrupt)
+	rec, ok := m.ownerBelowLocked(key, slots) // the slots may be another chunk's by now
+	switch {
+	case errors.Is(err, disk.ErrSource):
+		m.stats.Corrupt++
+		if ok {
+			m.dropLocked(rec, RemovedCorrupt)
+		}
+	case ok:
+		m.live[rec].shared = 0
 	}
 }
 

@@ -22,6 +22,8 @@ type Level struct {
 	known  *known
 	// usable is false while the cluster does not answer, as far as Run has seen.
 	usable atomic.Bool
+	// eras counts how often it began to be usable.
+	eras atomic.Uint32
 	// spaces are the namespaces by digest; values are replaced, not changed.
 	spaces sync.Map // [32]byte -> *space
 
@@ -113,8 +115,19 @@ func (l *Level) spaceOf(digest [32]byte) *space {
 	return s
 }
 
+// Takes implements embedded.Cluster.
+func (l *Level) Takes(digest [32]byte) bool { return l.spaceOf(digest) != nil }
+
 // inService tells whether the cluster is asked at all.
 func (l *Level) inService() bool { return l.usable.Load() }
+
+// Era implements embedded.Cluster.
+func (l *Level) Era() uint8 {
+	if !l.inService() {
+		return 0
+	}
+	return uint8((l.eras.Load()-1)%255 + 1)
+}
 
 func (l *Level) nowMS() int64 { return l.opts.Now().UnixMilli() }
 

@@ -45,7 +45,9 @@ func (l *Level) heal(ctx context.Context) {
 	defer ticker.Stop()
 	for {
 		if err := l.client.Reach(ctx); err == nil && l.client.Health().Ready {
-			if !l.usable.Swap(true) {
+			if !l.usable.Load() {
+				l.eras.Add(1)
+				l.usable.Store(true)
 				l.opts.Log.Info("the Mooncake cluster is in service")
 			}
 		} else {
