@@ -1,0 +1,431 @@
+package prefixindex
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
+
+// holdBlocks bounds the blocks for which the lock is held at once, and sweepPages what
+// is swept with them.
+const (
+	holdBlocks = 256
+	sweepPages = 1
+)
+
+// scratch is memory for one event.
+type scratch struct {
+	tokens  []byte
+	extras  [][]byte
+	without []byte
+	chains  []digest
+	links   []link
+	// sink keeps loads that bring memory near from being left out.
+	sink cell
+}
+
+// Apply takes a batch. Events are in the order in which they came; a batch that is
+// lost, and none other, is to be followed by Clear and by whatever tells all anew.
+func (src *Source) Apply(batch *kvevents.Batch) {
+	for i, event := range batch.Events {
+		switch e := event.(type) {
+		case *kvevents.BlockStored:
+			if !src.origin.ReusesReported && i+1 < len(batch.Events) && src.showsReuse(e, batch.Events[i+1]) {
+				src.origin.ReusesReported = true
+			}
+			src.store(e)
+		case *kvevents.BlockRemoved:
+			src.remove(e)
+		case *kvevents.AllBlocksCleared:
+			src.Clear()
+		}
+	}
+}
+
+// showsReuse tells whether two events are how an engine tells of a request that reuses
+// blocks: one with all of them from the prompt's beginning, and at once one that goes
+// on behind them. Copies that a request makes for itself come in one event.
+func (src *Source) showsReuse(e *kvevents.BlockStored, next kvevents.Event) bool {
+	behind, ok := next.(*kvevents.BlockStored)
+	if !ok || e.Parent != nil || len(e.Hashes) == 0 || behind.Parent == nil || *behind.Parent != e.Hashes[len(e.Hashes)-1] || groupOf(behind.Group) != groupOf(e.Group) {
+		return false
+	}
+	l, ok := src.lanes[groupOf(e.Group)]
+	tier, known := src.tierOf(e.Medium)
+	if !ok || !known {
+		return false
+	}
+	s := src.space
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	for _, hash := range e.Hashes {
+		if !s.holds(hash, holdingOf(l, tier)) {
+			return false
+		}
+	}
+	return true
+}
+
+func groupOf(group *int) int {
+	if group == nil {
+		return 0
+	}
+	return *group
+}
+
+func (src *Source) tierOf(medium string) (Tier, bool) {
+	if medium == "" { // engines that tell of the GPU's only, before vLLM 0.10
+		return GPU, src.origin.Rank != Shared
+	}
+	return TierOf(medium)
+}
+
+// mine tells whether an event is of the source's tenant.
+func (src *Source) mine(tenant string) bool {
+	return tenant == "" || keyOf(tenant, "", "").tenant == src.space.key.tenant
+}
+
+// plan is what is to be done with a BlockStored.
+type plan struct {
+	who         holding
+	blockTokens int
+	// place: the blocks follow each other and on before.
+	place  bool
+	before digest
+	// reuse: what is held already is no copy.
+	reuse bool
+}
+
+func (src *Source) store(e *kvevents.BlockStored) {
+	tier, ok := src.tierOf(e.Medium)
+	kind := kindOf(e.SpecKind)
+	n := len(e.Hashes)
+	if !ok || !src.mine(e.Tenant) || kind == ignored {
+		src.stats.Ignored += uint64(n) //nolint:gosec // a length
+		return
+	}
+	if n == 0 {
+		return
+	}
+	if e.SpecKind == "" && len(e.TokenIDs) > n*e.BlockSize && e.BlockSize > 0 {
+		kind = window // it leaves blocks out
+	}
+	p := plan{blockTokens: e.BlockSize, reuse: src.origin.ReusesReported && e.Parent == nil && len(e.TokenIDs) > 0}
+	p.place = kind == dense && e.BlockSize > 0 && len(e.TokenIDs) == n*e.BlockSize && src.digest(e)
+	s := src.space
+	for first := 0; first < n; first += holdBlocks {
+		last := min(first+holdBlocks, n)
+		s.mu.Lock()
+		l, ok := src.laneOf(groupOf(e.Group), kind, windowTokens(e))
+		if !ok {
+			s.mu.Unlock()
+			src.stats.Dropped += uint64(n) //nolint:gosec // a length
+			return
+		}
+		p.who = holdingOf(l, tier)
+		if first == 0 && p.place {
+			p.before, p.place = src.before(e, p.who)
+		}
+		src.storeLocked(&p, e.Hashes[first:last], first)
+		s.sweepLocked(sweepPages)
+		s.mu.Unlock()
+	}
+}
+
+// windowTokens returns how many tokens, the next one counted, a window goes back; 2, the
+// last block, where it is not told or one state says all.
+func windowTokens(e *kvevents.BlockStored) int {
+	if e.SpecKind == "mamba" {
+		return 2
+	}
+	return max(e.Window, 2)
+}
+
+// digest makes the digests of an event's blocks, each alone. It is false when what
+// else went into the hashes can't be read.
+func (src *Source) digest(e *kvevents.BlockStored) bool {
+	w := &src.scratch
+	w.extras = w.extras[:0]
+	if e.HasExtraKeys {
+		var ok bool
+		if w.extras, ok = kvevents.SplitExtraKeys(e.ExtraKeys, w.extras); !ok || len(w.extras) != len(e.Hashes) {
+			return false
+		}
+	}
+	blockBytes := e.BlockSize * tokenBytes
+	if cap(w.tokens) < blockBytes {
+		w.tokens = make([]byte, blockBytes)
+	}
+	w.tokens = w.tokens[:blockBytes]
+	src.digests = src.digests[:0]
+	for i := range e.Hashes {
+		for j, token := range e.TokenIDs[i*e.BlockSize : (i+1)*e.BlockSize] {
+			binary.LittleEndian.PutUint32(w.tokens[j*tokenBytes:], token)
+		}
+		var extra []byte
+		if len(w.extras) > 0 {
+			extra, _ = src.extra(e, i)
+		}
+		src.digests = append(src.digests, src.hasher.block(w.tokens, extra))
+	}
+	return true
+}
+
+// extra returns what went into a block's hash besides its tokens, its adapter and its
+// salt, and that salt. The wire names none of them: an adapter's name is known, and
+// a salt is the first text of a prompt's first block.
+func (src *Source) extra(e *kvevents.BlockStored, i int) (extra, salt []byte) {
+	w := &src.scratch
+	lora, salted := e.LoraName == "", e.Parent != nil || i > 0
+	w.without = w.without[:0]
+	kvevents.WalkExtraKeys(w.extras[i], func(value, text []byte) {
+		switch {
+		case text != nil && !lora && string(text) == e.LoraName:
+			lora = true
+		case text != nil && !salted:
+			salted, salt = true, text
+		default:
+			w.without = append(w.without, value...)
+		}
+	})
+	return w.without, salt
+}
+
+// before returns the digest that an event's blocks go on behind.
+func (src *Source) before(e *kvevents.BlockStored, who holding) (digest, bool) {
+	if e.Parent == nil {
+		c := context{tenant: src.space.key.tenant, model: src.space.key.model, lora: e.LoraName, salt: src.origin.Salt, blockTokens: e.BlockSize}
+		if c.lora == "" {
+			c.lora = src.origin.LoRA
+		}
+		if len(src.scratch.extras) > 0 {
+			if _, salt := src.extra(e, 0); len(salt) > 0 {
+				c.salt = joinSalts(c.salt, string(salt))
+			}
+		}
+		return src.hasher.root(&c), true
+	}
+	s := src.space
+	var found *record
+	p := s.tables[byHash].probe(spread(uint64(*e.Parent)))
+	for l := p.next(); l != 0; l = p.next() {
+		rec := s.records.at(l)
+		if rec.hash == *e.Parent && rec.placed() && int(rec.meta&metaTokens) == e.BlockSize {
+			if s.isHeld(rec, who) {
+				return rec.chain, true
+			}
+			if found == nil {
+				found = rec
+			}
+		}
+	}
+	if found == nil {
+		return digest{}, false
+	}
+	return found.chain, true
+}
+
+// joinSalts makes one of an engine's salt and a request's: either alone is itself.
+func joinSalts(engine, request string) string {
+	if engine == "" || request == "" {
+		return engine + request
+	}
+	return engine + "\x00" + request
+}
+
+// storeLocked adds a copy of each block; the first of them is the event's block at
+// first.
+func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
+	s, w := src.space, &src.scratch
+	w.chains = slices.Grow(w.chains[:0], len(hashes))[:len(hashes)]
+	if p.place {
+		for i := range hashes {
+			p.before = src.hasher.next(p.before, src.digests[first+i])
+			w.chains[i] = p.before
+		}
+	} else {
+		clear(w.chains)
+		src.stats.Unplaced += uint64(len(hashes))
+	}
+	w.sink ^= s.aheadOfHashes(hashes)
+	if p.place {
+		w.sink ^= s.aheadOfChains(w.chains)
+	}
+	for i, hash := range hashes {
+		src.storeBlock(p, hash, w.chains[i])
+	}
+}
+
+// storeBlock adds a copy of a block. Without a chain it is of every record with its
+// hash.
+func (src *Source) storeBlock(p *plan, hash kvevents.Hash, chain digest) {
+	s := src.space
+	stored := false
+	way := s.tables[byHash].probe(spread(uint64(hash)))
+	for l := way.next(); l != 0; l = way.next() {
+		rec := s.records.at(l)
+		if rec.hash != hash || p.place && rec.placed() && rec.chain != chain {
+			continue
+		}
+		if p.place && !rec.placed() && !s.place(l, chain, p.blockTokens) {
+			src.drop()
+			return
+		}
+		src.hold(p, rec)
+		if stored = true; p.place {
+			return
+		}
+	}
+	if stored {
+		return
+	}
+	l := s.records.take(&s.budget)
+	if l == 0 {
+		src.drop()
+		return
+	}
+	rec := s.records.at(l)
+	rec.hash = hash
+	if !s.tables[byHash].insert(rec.keyOf(byHash), l, &s.budget) {
+		s.records.release(l)
+		src.drop()
+		return
+	}
+	if p.place && !s.place(l, chain, p.blockTokens) {
+		s.forget(l)
+		src.drop()
+		return
+	}
+	src.hold(p, rec)
+}
+
+func (src *Source) drop() {
+	src.stats.Dropped++
+	src.space.slots[src.slot].dropped++
+}
+
+// place says what comes before a record's block, false when there is no memory.
+func (s *space) place(l link, chain digest, blockTokens int) bool {
+	t, k := &s.tables[byChain], spread(chain.lo)
+	meta := uint32(blockTokens) //nolint:gosec // bounded by the decoder
+	p := t.probe(k)
+	for other := p.next(); other != 0; other = p.next() {
+		if twin := s.records.at(other); twin.chain == chain {
+			twin.meta |= metaTwin
+			meta |= metaTwin
+		}
+	}
+	if !t.insert(k, l, &s.budget) {
+		return false
+	}
+	rec := s.records.at(l)
+	rec.chain, rec.meta = chain, meta
+	return true
+}
+
+// hold adds a copy.
+func (src *Source) hold(p *plan, rec *record) {
+	s := src.space
+	if p.reuse && s.isHeld(rec, p.who) {
+		src.stats.Reported++
+		return
+	}
+	again, ok := s.add(rec, p.who)
+	switch {
+	case !ok:
+		src.drop()
+	case again:
+		src.stats.Again++
+	default:
+		src.count(p.who, 1)
+	}
+	src.stats.Stored++
+}
+
+// count counts the blocks of a lane in a tier, and of which lanes a prefix is made.
+func (src *Source) count(who holding, by int) {
+	s := src.space
+	ln := &s.lanes[who.lane()]
+	was := ln.blocks[who.tier()] > 0
+	ln.blocks[who.tier()] += by
+	if is := ln.blocks[who.tier()] > 0; ln.kind == dense && was != is {
+		s.slots[src.slot].dense[who.tier()] += by
+	}
+}
+
+// isHeld tells whether a record is held.
+func (s *space) isHeld(rec *record, who holding) bool {
+	var one [1]holding
+	for _, h := range s.view(rec.holders, &one) {
+		if h&whose == who {
+			return true
+		}
+	}
+	return false
+}
+
+// holds tells whether a block is held.
+func (s *space) holds(hash kvevents.Hash, who holding) bool {
+	p := s.tables[byHash].probe(spread(uint64(hash)))
+	for l := p.next(); l != 0; l = p.next() {
+		if rec := s.records.at(l); rec.hash == hash && s.isHeld(rec, who) {
+			return true
+		}
+	}
+	return false
+}
+
+func (src *Source) remove(e *kvevents.BlockRemoved) {
+	tier, ok := src.tierOf(e.Medium)
+	l, known := src.lanes[groupOf(e.Group)]
+	if !ok || !src.mine(e.Tenant) {
+		src.stats.Ignored += uint64(len(e.Hashes))
+		return
+	}
+	if !known {
+		src.stats.Unknown += uint64(len(e.Hashes))
+		return
+	}
+	s := src.space
+	who := holdingOf(l, tier)
+	for first := 0; first < len(e.Hashes); first += holdBlocks {
+		hashes := e.Hashes[first:min(first+holdBlocks, len(e.Hashes))]
+		s.mu.Lock()
+		src.scratch.sink ^= s.aheadOfHashes(hashes)
+		for _, hash := range hashes {
+			src.removeBlock(hash, who)
+		}
+		s.sweepLocked(sweepPages)
+		s.mu.Unlock()
+	}
+}
+
+func (src *Source) removeBlock(hash kvevents.Hash, who holding) {
+	s := src.space
+	// To forget a record changes the way to those behind it.
+	src.scratch.links = src.scratch.links[:0]
+	p := s.tables[byHash].probe(spread(uint64(hash)))
+	for l := p.next(); l != 0; l = p.next() {
+		if s.records.at(l).hash == hash {
+			src.scratch.links = append(src.scratch.links, l)
+		}
+	}
+	found := false
+	for _, l := range src.scratch.links {
+		rec := s.records.at(l)
+		gone, ok := s.drop(rec, who)
+		found = found || ok
+		if gone {
+			src.count(who, -1)
+		}
+		if rec.holders == 0 {
+			s.forget(l)
+		}
+	}
+	if found {
+		src.stats.Removed++
+	} else {
+		src.stats.Unknown++
+	}
+}

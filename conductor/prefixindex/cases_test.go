@@ -1,0 +1,262 @@
+package prefixindex
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
+
+// told is an index with one engine, in the words of the tests below.
+type told struct {
+	t *testing.T
+	x *Index
+}
+
+func newTold(t *testing.T, opts Options) *told {
+	t.Helper()
+	d := &told{t, New(opts)}
+	t.Cleanup(func() {
+		if err := d.x.check(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func (d *told) open(origin Origin) *Source {
+	origin.Model = "m"
+	return d.x.Open(origin)
+}
+
+func apply(src *Source, events ...kvevents.Event) { src.Apply(&kvevents.Batch{Events: events}) }
+
+// blocks tells of blocks of four tokens, named as they come: hash 10 has tokens 40 to
+// 43, whatever is before it.
+func blocks(medium string, parent kvevents.Hash, hashes ...kvevents.Hash) *kvevents.BlockStored {
+	e := &kvevents.BlockStored{Hashes: hashes, BlockSize: 4, Medium: medium}
+	if parent != 0 {
+		e.Parent = &parent
+	}
+	for _, hash := range hashes {
+		for i := range uint32(4) {
+			e.TokenIDs = append(e.TokenIDs, uint32(hash)*4+i)
+		}
+	}
+	return e
+}
+
+func gone(medium string, hashes ...kvevents.Hash) *kvevents.BlockRemoved {
+	return &kvevents.BlockRemoved{Hashes: hashes, Medium: medium}
+}
+
+func tokensOf(hashes ...kvevents.Hash) []byte { return littleEndian(blocks("", 0, hashes...).TokenIDs) }
+
+// expect asks for a prompt of those blocks.
+func (d *told) expect(q Query, want ...Match) {
+	d.t.Helper()
+	q.Model, q.BlockTokens = "m", 4
+	if got := sorted(d.x.Query(&q, nil)); !slices.Equal(got, want) {
+		d.t.Errorf("%+v\nwant %+v", got, want)
+	}
+}
+
+// onGPU is a match of so many tokens on the GPU and nowhere else.
+func onGPU(instance string, tokens int) Match {
+	return Match{Instance: instance, In: [tiers]int{tokens, 0, 0}, Through: [tiers]int{tokens, tokens, tokens}}
+}
+
+// vLLM tells of each copy that it removes; of two copies one is left.
+func TestACopyIsRemovedAndOneIsLeft(t *testing.T) {
+	d := newTold(t, Options{})
+	a := d.open(Origin{Instance: "a"})
+	apply(a, blocks("GPU", 0, 1, 2, 3))
+	apply(a, blocks("GPU", 0, 1, 2, 3))
+	apply(a, gone("GPU", 2, 1))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("a", 12))
+	apply(a, gone("GPU", 2))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("a", 4))
+	apply(a, gone("GPU", 1))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)})
+	if s := a.Stats(); s.Again != 3 || s.Stored != 6 || s.Removed != 4 || s.Unknown != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// An engine that tells of reuse has one copy, however often it does.
+func TestReuseIsNoCopy(t *testing.T) {
+	for name, reported := range map[string]bool{"as registered": true, "found out": false} {
+		t.Run(name, func(t *testing.T) {
+			d := newTold(t, Options{})
+			a := d.open(Origin{Instance: "a", ReusesReported: reported})
+			apply(a, blocks("GPU", 0, 1, 2))
+			for next := kvevents.Hash(3); next < 6; next++ {
+				apply(a, blocks("GPU", 0, 1, 2), blocks("GPU", 2, next))
+			}
+			apply(a, gone("GPU", 3), gone("GPU", 2))
+			d.expect(Query{Tokens: tokensOf(1, 2, 4)}, onGPU("a", 4))
+			if s := a.Stats(); s.Reported != 6 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+func withExtra(e *kvevents.BlockStored, lora, salt string) *kvevents.BlockStored {
+	e.LoraName = lora
+	e.HasExtraKeys, e.ExtraKeys = true, extraKeys(prompt{lora: lora, salt: salt}, 0, len(e.Hashes))
+	return e
+}
+
+// Prompts with a salt, an adapter or an image are found by who has the same, and by
+// nobody else; what the wire calls none of these by name.
+func TestWhatIsNotTokensKeepsApart(t *testing.T) {
+	d := newTold(t, Options{})
+	apply(d.open(Origin{Instance: "plain"}), blocks("GPU", 0, 1, 2))
+	apply(d.open(Origin{Instance: "salted"}), withExtra(blocks("GPU", 0, 1, 2), "", "s"))
+	apply(d.open(Origin{Instance: "adapted"}), withExtra(blocks("GPU", 0, 1, 2), "l", ""))
+	apply(d.open(Origin{Instance: "both"}), withExtra(blocks("GPU", 0, 1, 2), "l", "s"))
+	apply(d.open(Origin{Instance: "quantised", Salt: "w8a8"}), blocks("GPU", 0, 1, 2))
+	image := blocks("GPU", 0, 1, 2)
+	image.HasExtraKeys, image.ExtraKeys = true, []byte("\x92\xc0\x91\x92\xa3img\x02")
+	apply(d.open(Origin{Instance: "image"}), image)
+	other := d.open(Origin{Tenant: "t", Instance: "tenant"})
+	apply(other, blocks("GPU", 0, 1, 2))
+	foreign := blocks("GPU", 0, 1, 2)
+	foreign.Tenant = "u"
+	apply(other, foreign)
+
+	prompt := tokensOf(1, 2)
+	d.expect(Query{Tokens: prompt}, onGPU("image", 4), onGPU("plain", 8))
+	d.expect(Query{Tokens: prompt, Salt: "s"}, onGPU("salted", 8))
+	d.expect(Query{Tokens: prompt, LoRA: "l"}, onGPU("adapted", 8))
+	d.expect(Query{Tokens: prompt, LoRA: "l", Salt: "s"}, onGPU("both", 8))
+	d.expect(Query{Tokens: prompt, Salt: "w8a8"}, onGPU("quantised", 8))
+	d.expect(Query{Tokens: prompt, Tenant: "t"}, onGPU("tenant", 8))
+	d.expect(Query{Tokens: prompt, Tenant: "u"})
+	d.expect(Query{Tokens: prompt, Salt: "l"})
+	if s := other.Stats(); s.Ignored != 2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Media in any case, and no unknown one for the GPU.
+func TestTiersFollowEachOther(t *testing.T) {
+	d := newTold(t, Options{})
+	a := d.open(Origin{Instance: "a"})
+	apply(a, blocks("gpu", 0, 1), blocks("CPU", 1, 2, 3), blocks("STORAGE", 3, 4), blocks("GPU", 4, 5), blocks("tape", 0, 1, 2, 3, 4, 5))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4, 5)}, Match{Instance: "a", In: [tiers]int{4, 0, 0}, Through: [tiers]int{4, 12, 16}})
+	apply(a, gone("cpu", 2))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4, 5)}, onGPU("a", 4))
+	if s := a.Stats(); s.Ignored != 5 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A store tells of hashes only, before or after an engine has said what they are. All
+// ranks of its instance have it, and no other instance.
+func TestAStoreIsShared(t *testing.T) {
+	d := newTold(t, Options{})
+	store := d.open(Origin{Instance: "a", Rank: Shared})
+	byHash := func(hashes ...kvevents.Hash) *kvevents.BlockStored {
+		return &kvevents.BlockStored{Hashes: hashes, Medium: "CPU"}
+	}
+	apply(store, byHash(1, 2))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)})
+	first, second, other := d.open(Origin{Instance: "a"}), d.open(Origin{Instance: "a", Rank: 1}), d.open(Origin{Instance: "b"})
+	apply(other, blocks("GPU", 0, 1, 2, 3))
+	apply(store, byHash(3))
+	apply(first, blocks("GPU", 0, 1))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)},
+		Match{Instance: "a", In: [tiers]int{4, 12, 0}, Through: [tiers]int{4, 12, 12}},
+		Match{Instance: "a", Rank: 1, In: [tiers]int{0, 12, 0}, Through: [tiers]int{0, 12, 12}}, onGPU("b", 12))
+	d.expect(Query{Hashes: []kvevents.Hash{1, 2, 3, 9}, Instance: "b"}, onGPU("b", 12))
+	first.Close()
+	second.Close()
+	d.expect(Query{Tokens: tokensOf(1, 2, 3), Instance: "a"}, Match{Instance: "a", Rank: Shared, In: [tiers]int{0, 12, 0}, Through: [tiers]int{0, 12, 12}})
+}
+
+// What comes behind a block that was never told of is found once somebody tells of it.
+func TestAnUnknownParent(t *testing.T) {
+	d := newTold(t, Options{})
+	late, whole := d.open(Origin{Instance: "late"}), d.open(Origin{Instance: "whole"})
+	apply(late, blocks("GPU", 0, 1), blocks("GPU", 2, 3))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("late", 4))
+	apply(whole, blocks("GPU", 0, 1, 2, 3))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("late", 4), onGPU("whole", 12))
+	apply(late, blocks("GPU", 1, 2))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("late", 12), onGPU("whole", 12))
+	if s := late.Stats(); s.Unplaced != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Of two groups both must have a prefix; of a window its last blocks, which vLLM's GPU
+// events show by leaving blocks out.
+func TestGroups(t *testing.T) {
+	d := newTold(t, Options{})
+	a := d.open(Origin{Instance: "a"})
+	of := func(group int, e *kvevents.BlockStored) *kvevents.BlockStored { e.Group = &group; return e }
+	apply(a, of(0, blocks("GPU", 0, 1, 2, 3, 4)))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4)}, onGPU("a", 16))
+	apply(a, of(1, blocks("GPU", 0, 1, 2)))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4)}, onGPU("a", 8))
+	sparse := of(1, blocks("GPU", 0, 1, 2, 3, 4))
+	sparse.Hashes = []kvevents.Hash{3}
+	apply(a, sparse) // it is a window, then, and has 1, 2 and 3
+	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4)}, onGPU("a", 12))
+	apply(a, &kvevents.BlockRemoved{Hashes: []kvevents.Hash{1, 3}, Medium: "GPU", Group: sparse.Group})
+	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4)}, onGPU("a", 8))
+	named := of(2, blocks("GPU", 0, 1))
+	named.SpecKind, named.Window = "sliding_window", 9
+	apply(a, named)
+	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4)}) // it needs 2, too, behind 2
+}
+
+// Clearing is at once, and what is cleared gives its memory back.
+func TestClearedIsGone(t *testing.T) {
+	d := newTold(t, Options{})
+	a, b := d.open(Origin{Instance: "a"}), d.open(Origin{Instance: "b"})
+	for i := kvevents.Hash(1); i < 3000; i += 3 {
+		apply(a, blocks("GPU", 0, i, i+1, i+2))
+		apply(b, blocks("GPU", 0, i))
+	}
+	apply(a, &kvevents.AllBlocksCleared{})
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("b", 4))
+	apply(a, blocks("GPU", 1, 2))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("b", 4))
+	for d.x.Sweep(1) {
+	}
+	if used := d.x.spaces[keyOf("", "m", "")].records.used; used != 1001 {
+		t.Errorf("%d records", used)
+	}
+	b.Close()
+	a.Close()
+	for d.x.Sweep(100) {
+	}
+	if used := d.x.spaces[keyOf("", "m", "")].records.used; used != 0 {
+		t.Errorf("%d records", used)
+	}
+}
+
+// Without memory for more, what was dropped is marked, and what is known stays right.
+func TestBoundedMemory(t *testing.T) {
+	d := newTold(t, Options{MaxBytes: 100_000})
+	a := d.open(Origin{Instance: "a"})
+	for i := kvevents.Hash(1); i < 10_000; i += 2 {
+		apply(a, blocks("GPU", 0, i, i+1))
+	}
+	want := onGPU("a", 8)
+	want.Truncated = true
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, want)
+	s := a.Stats()
+	if s.Dropped == 0 || s.Dropped+s.Stored != 10_000 || d.x.budget.bytes.Load() > 100_000 {
+		t.Errorf("%+v, %d bytes", s, d.x.budget.bytes.Load())
+	}
+	for i := kvevents.Hash(1); i <= 10_000; i++ {
+		apply(a, gone("GPU", i))
+	}
+	if now := a.Stats(); now.Removed != s.Stored || now.Unknown != s.Dropped {
+		t.Errorf("%+v", now)
+	}
+}

@@ -1,0 +1,154 @@
+package prefixindex
+
+import (
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Options of an index.
+type Options struct {
+	// MaxBytes bounds the memory of all that the index knows; 0 is no bound. What does
+	// not fit is dropped, and answers say that it was.
+	MaxBytes int64
+	// Seed of the digests. Keep it secret, and the same for as long as what is kept on
+	// disk or sent to others is to be understood.
+	Seed uint64
+}
+
+// Index knows who holds which blocks. It is safe for concurrent use; a Source is its
+// owner's.
+type Index struct {
+	opts   Options
+	budget budget
+
+	mu     sync.RWMutex // guards spaces
+	spaces map[spaceKey]*space
+}
+
+// New makes an index.
+func New(opts Options) *Index {
+	x := &Index{opts: opts, spaces: map[spaceKey]*space{}}
+	x.budget.bytes = &atomic.Int64{}
+	x.budget.max = opts.MaxBytes
+	return x
+}
+
+// budget counts the bytes of all spaces.
+type budget struct {
+	bytes *atomic.Int64
+	max   int64
+}
+
+// take asks for memory, which is not given back.
+func (b *budget) take(n int64) bool {
+	if used := b.bytes.Add(n); b.max > 0 && used > b.max {
+		b.bytes.Add(-n)
+		return false
+	}
+	return true
+}
+
+// spaceKey is what all that a space knows has in common. Engines with equal keys call
+// equal blocks by the same hash, if they hash in the same way.
+type spaceKey struct {
+	tenant, model string
+	// salt is that of the engines, not of their requests: one that says that their
+	// blocks are of another kind, such as of another quantisation.
+	salt string
+}
+
+// DefaultTenant is the tenant of whoever names none.
+const DefaultTenant = "default"
+
+func keyOf(tenant, model, salt string) spaceKey {
+	if tenant == "" {
+		tenant = DefaultTenant
+	}
+	return spaceKey{tenant, model, salt}
+}
+
+// space is a tenant's blocks of one model.
+type space struct {
+	key    spaceKey
+	budget budget
+
+	// mu guards all below. It is held for some hundred blocks at a time.
+	mu      sync.RWMutex
+	records records
+	tables  [2]table
+	lists   lists
+	lanes   []lane
+	slots   []slot
+	// retired are the lanes whose holdings are still to be removed, and sweep where that
+	// has got to; see sweep.go.
+	retired, free []uint32
+	sweep         sweep
+}
+
+// slot is one rank of an instance, or a store that its ranks share.
+type slot struct {
+	instance string
+	rank     int // Shared for a store
+	open     bool
+	// dense counts, by tier, the lanes that a prefix has to be held in.
+	dense [tiers]int
+	// windows are the lanes of which a prefix needs its last blocks.
+	windows []uint32
+	dropped uint64
+}
+
+// lane is what one source holds of one KV-cache group. A lane that was cleared is
+// retired, and its source has another one from then on.
+type lane struct {
+	slot int
+	kind groupKind
+	// windowTokens, of a window, is how far it goes back, the next token counted.
+	windowTokens int
+	retired      bool
+	// blocks counts what is held, by tier, once however many copies there are.
+	blocks [tiers]int
+}
+
+func (x *Index) space(key spaceKey, create bool) *space {
+	x.mu.RLock()
+	s := x.spaces[key]
+	x.mu.RUnlock()
+	if s != nil || !create {
+		return s
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s = x.spaces[key]; s == nil {
+		s = &space{key: key, budget: x.budget}
+		s.tables[byHash].init()
+		s.tables[byChain].init()
+		x.spaces[key] = s
+	}
+	return s
+}
+
+// Tier is where a block is held.
+type Tier uint8
+
+// The tiers, from fast to slow.
+const (
+	GPU Tier = iota
+	CPU
+	Disk
+	tiers = 3
+)
+
+// TierOf returns the tier of a medium, in the words of vLLM, SGLang, Mooncake and
+// others. ok is false for one that is not known, and for none.
+func TierOf(medium string) (tier Tier, ok bool) {
+	switch strings.ToLower(medium) {
+	case "gpu", "npu", "device":
+		return GPU, true
+	case "cpu", "cpu_pinned", "cpu_tier1", "cpu_tier2", "host", "dram", "memory":
+		return CPU, true
+	case "disk", "storage", "ssd", "fs", "obj", "file", "nvme", "external", "remote":
+		return Disk, true
+	}
+	return 0, false
+}

@@ -1,0 +1,171 @@
+package prefixindex
+
+// Shared is the rank of a source that tells of a store which all ranks of an instance
+// can load from.
+const Shared = -1
+
+// Origin is where events come from.
+type Origin struct {
+	// Tenant and Model whose blocks they are; an empty tenant is DefaultTenant.
+	Tenant, Model string
+	// Salt sets engines apart that call different blocks by the same hash.
+	Salt string
+	// LoRA is the adapter of blocks whose events name none.
+	LoRA string
+	// Instance and Rank are what answers name; Rank may be Shared.
+	Instance string
+	Rank     int
+	// ReusesReported: the engine tells of blocks that a request reuses as it does of
+	// new ones (vLLM's kv_cache_report_mode "full"), so that what begins at a prompt's
+	// beginning and is held already is no further copy. It is also found out, see
+	// Source.Apply.
+	ReusesReported bool
+}
+
+// Source is a stream of events. It is not safe for concurrent use.
+type Source struct {
+	origin Origin
+	space  *space
+	slot   int
+	lanes  map[int]uint32 // by KV-cache group
+	hasher hasher
+	stats  Stats
+	// digests, extras and salt are of the event at hand.
+	digests []digest
+	scratch scratch
+}
+
+// Stats counts blocks since the source was opened.
+type Stats struct {
+	Stored, Removed uint64
+	// Again: copies of what the source held already. Reported: reuses, no copies.
+	Again, Reported uint64
+	// Unplaced: it is not known what comes before them, so that no tokens lead to them.
+	Unplaced uint64
+	// Unknown: removed, and not known.
+	Unknown uint64
+	// Dropped: no memory for them.
+	Dropped uint64
+	// Ignored: in a medium or of a kind that is not known, of another tenant, or
+	// malformed.
+	Ignored uint64
+	Clears  uint64
+}
+
+// Open begins a stream. Two of one instance and rank are two: what either holds counts.
+func (x *Index) Open(origin Origin) *Source {
+	src := &Source{
+		origin: origin, space: x.space(keyOf(origin.Tenant, origin.Model, origin.Salt), true), lanes: map[int]uint32{},
+		hasher: hasher{seed: x.opts.Seed},
+	}
+	s := src.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	made := slot{instance: origin.Instance, rank: origin.Rank, open: true}
+	for i := range s.slots {
+		if !s.slots[i].open && s.slots[i].windows == nil {
+			s.slots[i], src.slot = made, i
+			return src
+		}
+	}
+	s.slots = append(s.slots, made)
+	src.slot = len(s.slots) - 1
+	return src
+}
+
+// Stats returns the counters.
+func (src *Source) Stats() Stats { return src.stats }
+
+// Clear forgets all that the source has told.
+func (src *Source) Clear() {
+	src.stats.Clears++
+	s := src.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	src.clearLocked()
+}
+
+func (src *Source) clearLocked() {
+	s := src.space
+	for _, l := range src.lanes {
+		s.lanes[l].retired = true
+		s.retired = append(s.retired, l)
+	}
+	clear(src.lanes)
+	sl := &s.slots[src.slot]
+	sl.dense, sl.windows, sl.dropped = [tiers]int{}, nil, 0
+}
+
+// Close forgets all and ends the stream.
+func (src *Source) Close() {
+	s := src.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	src.clearLocked()
+	s.slots[src.slot].open = false
+}
+
+// groupKind says what of a group a prefix needs.
+type groupKind uint8
+
+const (
+	dense   groupKind = iota + 1 // all of it
+	window                       // its last blocks
+	ignored                      // nothing, or it is not known what
+)
+
+// kindOf returns a group's kind by vLLM's name of it.
+func kindOf(spec string) groupKind {
+	switch spec {
+	case "", "full_attention", "mla_attention", "sink_full_attention":
+		return dense
+	case "sliding_window", "sliding_window_mla", "mamba":
+		return window
+	}
+	return ignored
+}
+
+// laneOf returns the lane of an event's group, false when there is none left.
+func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, bool) {
+	s := src.space
+	if l, ok := src.lanes[group]; ok {
+		if kind == window {
+			src.becomesWindow(l, windowTokens)
+		}
+		return l, true
+	}
+	var l uint32
+	switch n := len(s.free); {
+	case n > 0:
+		l, s.free = s.free[n-1], s.free[:n-1]
+	case len(s.lanes) < maxLanes:
+		l = uint32(len(s.lanes)) //nolint:gosec // at most maxLanes
+		s.lanes = append(s.lanes, lane{})
+	default:
+		return 0, false
+	}
+	s.lanes[l] = lane{slot: src.slot, kind: dense}
+	src.lanes[group] = l
+	if kind == window {
+		src.becomesWindow(l, windowTokens)
+	}
+	return l, true
+}
+
+// becomesWindow notes that a group is a window: vLLM's GPU events do not say so, until
+// one comes that leaves blocks out.
+func (src *Source) becomesWindow(l uint32, tokens int) {
+	s := src.space
+	ln, sl := &s.lanes[l], &s.slots[src.slot]
+	ln.windowTokens = max(ln.windowTokens, tokens)
+	if ln.kind == window {
+		return
+	}
+	ln.kind = window
+	for tier, blocks := range ln.blocks {
+		if blocks > 0 {
+			sl.dense[tier]--
+		}
+	}
+	sl.windows = append(sl.windows, l)
+}

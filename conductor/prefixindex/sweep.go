@@ -1,0 +1,72 @@
+package prefixindex
+
+// Clearing a source is done by retiring its lanes: nobody believes their holdings any
+// more, and they are removed little by little. A lane is given out again when none of
+// its holdings is left.
+
+// sweep is a pass over all records that removes the holdings of retired lanes.
+type sweep struct {
+	// lanes are those that the pass is for; those retired later wait for the next one.
+	lanes []uint32
+	next  int // the page that it has got to
+}
+
+// Sweep goes on removing what was cleared, for at most some pages of records in each
+// tenant's model. It returns whether there is more to do. Apply does the same in
+// passing.
+func (x *Index) Sweep(pages int) (more bool) {
+	x.mu.RLock()
+	spaces := make([]*space, 0, len(x.spaces))
+	for _, s := range x.spaces {
+		spaces = append(spaces, s)
+	}
+	x.mu.RUnlock()
+	for _, s := range spaces {
+		s.mu.Lock()
+		more = s.sweepLocked(pages) || more
+		s.mu.Unlock()
+	}
+	return more
+}
+
+func (s *space) sweepLocked(pages int) (more bool) {
+	if len(s.sweep.lanes) == 0 {
+		if len(s.retired) == 0 {
+			return false
+		}
+		s.sweep.lanes, s.retired, s.sweep.next = s.retired, nil, 0
+	}
+	for ; pages > 0 && s.sweep.next < len(s.records.pages); pages-- {
+		s.sweepPage(s.sweep.next)
+		s.sweep.next++
+	}
+	if s.sweep.next == len(s.records.pages) {
+		s.free = append(s.free, s.sweep.lanes...)
+		s.sweep.lanes = nil
+	}
+	return len(s.sweep.lanes)+len(s.retired) > 0
+}
+
+func (s *space) sweepPage(n int) {
+	page := s.records.pages[n]
+	for i := range page {
+		rec := &page[i]
+		if rec.holders == 0 {
+			continue // not in use: who is in use is held
+		}
+		s.keep(rec, func(h holding) bool { return !s.lanes[h.lane()].retired })
+		if rec.holders == 0 {
+			s.forget(link(n*pageRecords+i) + 1) //nolint:gosec // a record's number
+		}
+	}
+}
+
+// forget removes a record that nobody holds.
+func (s *space) forget(l link) {
+	rec := s.records.at(l)
+	s.tables[byHash].remove(rec.keyOf(byHash), l)
+	if rec.placed() {
+		s.tables[byChain].remove(rec.keyOf(byChain), l)
+	}
+	s.records.release(l)
+}

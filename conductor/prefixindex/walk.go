@@ -1,0 +1,252 @@
+package prefixindex
+
+import "slices"
+
+// walk goes along a prompt's blocks and keeps, for each rank that holds the first, how
+// far it has come. Blocks that follow each other mostly have the same holders: they are
+// counted together.
+type walk struct {
+	q     *Query
+	chain []digest
+	found found
+
+	blocks int // that were taken into account
+	// same are the holders of the latest blocks, and run how many those are.
+	same []holding
+	run  int
+	rows []row
+	// has is, by slot, what the holders at hand hold: a bit a tier.
+	has []tierSet
+	// lanes counts, by slot and tier, the dense lanes of the holders at hand.
+	lanes []([tiers]int)
+	// ends is, by lane, how many of the latest blocks a window holds: in the GPU, and
+	// anywhere.
+	ends map[uint32][2]int
+}
+
+// tierSet has a bit for each tier.
+type tierSet uint8
+
+func (t tierSet) has(tier Tier) bool { return t&(1<<tier) != 0 }
+
+const notGPU = tierSet(1<<CPU | 1<<Disk)
+
+// row is one rank. Its counts are of blocks.
+type row struct {
+	slot, store int // store is the slot of what it shares, -1 for none
+	// in and through end where they are no longer alive.
+	in, through [tiers]int
+	alive       tierSet
+	walking     tierSet
+	// best is through as far as windows allow.
+	best [tiers]int
+}
+
+func newWalk(q *Query) *walk { return &walk{q: q} }
+
+func (w *walk) begin() {
+	w.blocks, w.run, w.same, w.rows, w.ends = 0, 0, w.same[:0], w.rows[:0], nil
+}
+
+// visit goes along the blocks that were found. It is false when nobody can come any
+// further.
+func (w *walk) visit(s *space) bool {
+	var one [1]holding
+	for i := range w.found.holders {
+		held := w.found.of(s, i, &one)
+		if w.blocks == 0 && w.run == 0 {
+			w.start(s, held)
+		}
+		if w.run > 0 && alike(w.same, held) {
+			w.run++
+			continue
+		}
+		if !w.count(s) {
+			return false
+		}
+		w.same, w.run = append(w.same[:0], held...), 1
+	}
+	return w.count(s)
+}
+
+// alike tells whether blocks have the same holders, however many copies.
+func alike(a, b []holding) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if (a[i]^b[i])&whose != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// start makes a row of each rank that can hold the first block, or whose store does.
+func (w *walk) start(s *space, held []holding) {
+	w.has = slices.Grow(w.has[:0], len(s.slots))[:len(s.slots)]
+	w.lanes = slices.Grow(w.lanes[:0], len(s.slots))[:len(s.slots)]
+	clear(w.lanes)
+	w.look(s, held)
+	for i := range s.slots {
+		sl := &s.slots[i]
+		if !sl.open || w.q.Instance != "" && sl.instance != w.q.Instance {
+			continue
+		}
+		store, ranks := -1, false
+		for j := range s.slots {
+			other := &s.slots[j]
+			if !other.open || other.instance != sl.instance {
+				continue
+			}
+			if other.rank == Shared {
+				store = j
+			} else {
+				ranks = true
+			}
+		}
+		if sl.rank == Shared && ranks {
+			continue
+		}
+		r := row{slot: i, store: store}
+		if w.of(&r) != 0 {
+			r.alive, r.walking = 1<<tiers-1, 1<<tiers-1
+			w.rows = append(w.rows, r)
+		}
+	}
+}
+
+// of returns where a rank has the blocks at hand.
+func (w *walk) of(r *row) tierSet {
+	has := w.has[r.slot]
+	if r.store >= 0 {
+		has |= w.has[r.store] & notGPU
+	}
+	return has
+}
+
+// look notes who holds the blocks at hand.
+func (w *walk) look(s *space, held []holding) {
+	clear(w.has)
+	for _, h := range held {
+		if ln := &s.lanes[h.lane()]; !ln.retired && ln.kind == dense {
+			w.lanes[ln.slot][h.tier()]++
+			if w.lanes[ln.slot][h.tier()] == s.slots[ln.slot].dense[h.tier()] {
+				w.has[ln.slot] |= 1 << h.tier()
+			}
+		}
+	}
+	for _, h := range held {
+		w.lanes[s.lanes[h.lane()].slot] = [tiers]int{}
+	}
+}
+
+// count takes the latest blocks into account. It is false when no rank goes on.
+func (w *walk) count(s *space) bool {
+	if w.run == 0 {
+		return true
+	}
+	if len(s.slots) > len(w.has) { // opened meanwhile
+		w.has = append(w.has, make([]tierSet, len(s.slots)-len(w.has))...)
+		w.lanes = append(w.lanes, make([][tiers]int, len(s.slots)-len(w.lanes))...)
+	}
+	w.look(s, w.same)
+	w.blocks += w.run
+	w.countWindows(s)
+	goesOn := false
+	for i := range w.rows {
+		r := &w.rows[i]
+		r.advance(w.of(r), w.run)
+		onGPU, anywhere := w.windowsAllow(s, r)
+		if onGPU && r.alive.has(GPU) {
+			r.best[GPU] = r.in[GPU]
+		}
+		for tier := CPU; tier < tiers; tier++ {
+			if anywhere && r.walking.has(tier) {
+				r.best[tier] = r.through[tier]
+			}
+		}
+		goesOn = goesOn || r.goesOn()
+	}
+	w.run = 0
+	return goesOn
+}
+
+func (r *row) goesOn() bool { return r.alive|r.walking != 0 }
+
+// advance goes on by n blocks that are held in some tiers.
+func (r *row) advance(has tierSet, n int) {
+	onGPU := r.alive.has(GPU) && has.has(GPU)
+	for tier := range Tier(tiers) {
+		if r.alive.has(tier) && has.has(tier) {
+			r.in[tier] += n
+		} else {
+			r.alive &^= 1 << tier
+		}
+	}
+	// Behind what the GPU holds come the others; what the GPU has further on is out of
+	// reach.
+	for tier, from := range [tiers]tierSet{GPU: 0, CPU: 1 << CPU, Disk: notGPU} {
+		if r.walking.has(Tier(tier)) && (onGPU || has&from != 0) { //nolint:gosec // three
+			r.through[tier] += n
+		} else {
+			r.walking &^= 1 << tier
+		}
+	}
+}
+
+// countWindows counts how many of the latest blocks each window holds.
+func (w *walk) countWindows(s *space) {
+	some := false
+	for i := range w.rows {
+		some = some || len(s.slots[w.rows[i].slot].windows) > 0
+	}
+	if !some {
+		return
+	}
+	ends := map[uint32][2]int{}
+	for _, h := range w.same {
+		ln := &s.lanes[h.lane()]
+		if ln.retired || ln.kind != window {
+			continue
+		}
+		was, now := w.ends[h.lane()], ends[h.lane()]
+		if h.tier() == GPU {
+			now[0] = was[0] + w.run
+		}
+		now[1] = was[1] + w.run // also when it is in several tiers
+		ends[h.lane()] = now
+	}
+	w.ends = ends
+}
+
+// windowsAllow tells whether a rank's windows hold what they need where the blocks that
+// were visited end: in the GPU, or anywhere.
+func (w *walk) windowsAllow(s *space, r *row) (onGPU, anywhere bool) {
+	onGPU, anywhere = true, true
+	for _, l := range s.slots[r.slot].windows {
+		size := w.q.BlockTokens
+		need := min((s.lanes[l].windowTokens-2+size)/size, w.blocks)
+		onGPU = onGPU && w.ends[l][0] >= need
+		anywhere = anywhere && w.ends[l][1] >= need
+	}
+	return onGPU, anywhere
+}
+
+// matches appends what was found.
+func (w *walk) matches(s *space, dst []Match) []Match {
+	for i := range w.rows {
+		r := &w.rows[i]
+		sl := &s.slots[r.slot]
+		m := Match{Instance: sl.instance, Rank: sl.rank, Truncated: sl.dropped > 0}
+		for tier := range Tier(tiers) {
+			m.In[tier] = r.in[tier] * w.q.BlockTokens
+			m.Through[tier] = r.best[tier] * w.q.BlockTokens
+		}
+		m.In[GPU] = m.Through[GPU]
+		if m != (Match{Instance: m.Instance, Rank: m.Rank, Truncated: m.Truncated}) {
+			dst = append(dst, m)
+		}
+	}
+	return dst
+}
