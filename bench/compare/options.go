@@ -145,7 +145,11 @@ func (o *Options) storeBytes(model string) int64 {
 	for _, n := range o.Tokens {
 		tokens = max(tokens, int64(n))
 	}
-	need := tokens * int64(o.Prompts) * kvBytesPerToken[model]
+	need := tokens * int64(o.Prompts) * kvBytesPerToken[model] * 3 / 2
+	if o.Cluster {
+		// A hit promises a quarter of the node's memory at most from the cluster.
+		need = max(need, tokens*kvBytesPerToken[model]*17/4)
+	}
 	const step = 256 << 20
-	return max(512<<20, (need*3/2+step-1)/step*step)
+	return max(512<<20, (need+step-1)/step*step)
 }

@@ -53,6 +53,10 @@ func TestStoreBytes(t *testing.T) {
 	if got := o.storeBytes("kv64k"); got != 2304<<20 {
 		t.Errorf("kv64k: %d MiB", got>>20)
 	}
+	// Four times a prompt of 500 MiB fit, so that a quarter holds one.
+	if got := (&Options{Tokens: []int{8000}, Prompts: 1, Cluster: true}).storeBytes("kv64k"); got/4 < 8000*64<<10 {
+		t.Errorf("kv64k of a cluster: %d MiB", got>>20)
+	}
 	o.StoreBytes = 77
 	if got := o.storeBytes("kv64k"); got != 77 {
 		t.Errorf("asked for 77, got %d", got)

@@ -44,10 +44,12 @@ def main() -> None:
     ports = {q[1] for q in questions}
     clients = {(server, port): connect(base, port) for server, base in script["bases"].items() for port in ports}
     ways = [("vllm/" + server, {port: asked(clients[server, port]) for port in ports}) for server in script["bases"]]
-    ways.append(("shim/ours", {int(port): shim(fd) for port, fd in script["channels"].items()}))
+    if script["channels"]:
+        ways.append(("shim/ours", {int(port): shim(fd) for port, fd in script["channels"].items()}))
     taken = {way: {q[0]: [] for q in questions} for way, _ in ways}
     gc.disable()
     for turn in range(script["warm"] + script["rounds"]):
+        time.sleep(script["pause_s"])
         for name, port, tokens, hashes, want in questions:
             for way, ask in ways:
                 spent, hit = ask[port](f"request-{turn}", tokens, hashes)

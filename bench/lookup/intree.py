@@ -3,12 +3,13 @@
     python intree.py SOCKET_DIRECTORY HASHES HASH_BYTES SIZE...
 
 The connector is vLLM's, built as an engine builds it, without a model. A server for several ranks is the same worker told so: it asks for
-the keys of all ranks. Serves until it is ended.
+the keys of all ranks. Then prints how others reach the master and what its keys begin with, and serves until it is ended.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pathlib
 import signal
@@ -71,6 +72,8 @@ def main() -> None:
             store(worker, max(sizes), hashes)
             servers = [serve(worker, size) for size in sizes]
             print(f"in-tree server is ready, {len(servers)} sockets in {base}", flush=True)
+            key_space = worker._lookup_key_prefixes[0][0].partition("@tp_rank:")[0]
+            print(json.dumps({"config": str(master.config_path), "key_space": key_space}), flush=True)
             signal.sigwait({signal.SIGTERM, signal.SIGINT})
     os._exit(0)  # the servers' threads wait for questions for ever
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,16 +14,10 @@ import (
 // TestRun measures a small index with a daemon that is built for it: the segment
 // is taken over, answers are right, and every row is there.
 func TestRun(t *testing.T) {
-	binaries := t.TempDir()
-	build := exec.Command("go", "build", "-o", binaries, "github.com/mooncake-sidecar/sidecar/cmd/mooncake-lookupd")
-	build.Stderr = os.Stderr
-	if err := build.Run(); err != nil {
-		t.Fatal(err)
-	}
 	// A socket's path must be short.
 	t.Setenv("TMPDIR", "/tmp")
 	r, err := Run(t.Context(), &Options{
-		Binaries: binaries, Source: "../..", Asked: 64, Others: 1000, Rounds: 3, Clients: 4, Progress: func(what string) { t.Log(what) },
+		Binaries: daemonsFor(t), Source: "../..", Asked: 64, Others: 1000, Rounds: 3, Clients: 4, Progress: func(what string) { t.Log(what) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +38,53 @@ func TestRun(t *testing.T) {
 			t.Errorf("a target for %q, which is not asked", name)
 		}
 	}
+}
+
+// TestRunCluster measures few chunks of a real cluster: both servers find all of
+// them in it, whether ours has to ask or not, and every row is there.
+func TestRunCluster(t *testing.T) {
+	python := os.Getenv("MOONCAKE_SIDECAR_PYTHON")
+	if python == "" {
+		t.Skip("MOONCAKE_SIDECAR_PYTHON names no Python with vLLM and Mooncake")
+	}
+	t.Setenv("TMPDIR", "/tmp")
+	r, err := RunCluster(t.Context(), &Options{
+		Binaries: daemonsFor(t), Source: "../..", Python: python, Asked: 64, Rounds: 2, Progress: func(what string) { t.Log(what) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	for i := range r.Rows {
+		if row := &r.Rows[i]; row.Server == ours {
+			seen = append(seen, row.Question)
+			if row.MedianMicros <= 0 || row.Ratio <= 0 {
+				t.Errorf("%+v", row)
+			}
+		}
+	}
+	for _, what := range []string{known, asked} {
+		for _, name := range []string{"present, TP1", "present, TP8", "first missing, TP1", "first missing, TP8"} {
+			if !slices.Contains(seen, name+", "+what) {
+				t.Errorf("no row for %s, %s: %q", name, what, seen)
+			}
+		}
+	}
+	if _, err := RunCluster(t.Context(), &Options{Asked: 1, Rounds: 1}); err == nil {
+		t.Error("measured without Python")
+	}
+}
+
+// daemonsFor builds mooncake-lookupd and returns where it is.
+func daemonsFor(t *testing.T) string {
+	t.Helper()
+	binaries := t.TempDir()
+	build := exec.Command("go", "build", "-o", binaries, "github.com/mooncake-sidecar/sidecar/cmd/mooncake-lookupd")
+	build.Stderr = os.Stderr
+	if err := build.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return binaries
 }
 
 // TestRunTellsWhatIsMissing: without its programs a run ends with their names.
@@ -75,7 +117,7 @@ func TestJudge(t *testing.T) {
 		},
 		Crowds: []Crowd{{Question: "present, TP1", Clients: 64, Ratio: 9}, {Question: "present, TP8", Clients: 64, Ratio: 11}},
 	}
-	r.judge(limitsMicros)
+	r.judge(limitsMicros, sharesOf(limitsMicros))
 	if len(r.Missed) != 4 {
 		t.Fatalf("missed: %q", r.Missed)
 	}

@@ -103,20 +103,19 @@ func tail(path string) string {
 	return strings.TrimSpace(string(text[max(0, len(text)-4000):]))
 }
 
-// lookupd starts the daemon on the kept segment.
-func lookupd(ctx context.Context, binaries, dir string) (*process, error) {
-	p, err := start(ctx, filepath.Join(dir, "lookupd.log"), nil, nil, filepath.Join(binaries, "mooncake-lookupd"),
+// lookupd starts the daemon in a runtime directory, and waits until its log has
+// that it is ready and all of says.
+func lookupd(ctx context.Context, binaries, dir string, env []string, says ...string) (*process, error) {
+	p, err := start(ctx, filepath.Join(dir, "lookupd.log"), nil, env, filepath.Join(binaries, "mooncake-lookupd"),
 		"--runtime-dir", dir, "--store-bytes", "256MiB")
 	if err != nil {
 		return nil, err
 	}
-	err = p.until(ctx, func() bool { return strings.Contains(tail(p.log), "mooncake-lookupd is ready") })
-	if err == nil && !strings.Contains(tail(p.log), "store recovered") {
-		err = fmt.Errorf("mooncake-lookupd did not take the segment over:\n%s", tail(p.log))
-	}
-	if err != nil {
-		p.stop()
-		return nil, err
+	for _, text := range append([]string{"mooncake-lookupd is ready"}, says...) {
+		if err := p.until(ctx, func() bool { return strings.Contains(tail(p.log), text) }); err != nil {
+			p.stop()
+			return nil, fmt.Errorf("%q is not in its log: %w", text, err)
+		}
 	}
 	return p, nil
 }
@@ -139,6 +138,8 @@ type script struct {
 	Warm      int               `json:"warm"`
 	Rounds    int               `json:"rounds"`
 	HashBytes int               `json:"hash_bytes"`
+	// PauseSeconds are between two turns.
+	PauseSeconds float64 `json:"pause_s"`
 	// Channels are the descriptors of our lookup channels, by port.
 	Channels map[int]int `json:"channels"`
 }

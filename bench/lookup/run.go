@@ -81,7 +81,7 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 	if err := r.fromGo(o, dir, questions); err != nil {
 		return nil, err
 	}
-	r.judge(limitsMicros)
+	r.judge(limitsMicros, sharesOf(limitsMicros))
 	return r, nil
 }
 
@@ -147,13 +147,13 @@ func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
 	}
 	undo = append(undo, keeper.close)
 	o.Progress("starting mooncake-lookupd, which takes the index over")
-	daemon, err := lookupd(ctx, o.Binaries, dir)
+	daemon, err := lookupd(ctx, o.Binaries, dir, nil, "store recovered")
 	if err != nil {
 		return nil, err
 	}
 	undo = append(undo, daemon.stop)
 	for _, tp := range sizes {
-		e, err := register(ctx, dir, socketPath(dir, tp), tp)
+		e, err := register(ctx, dir, socketPath(dir, tp), tp, specOf(tp))
 		if err != nil {
 			return nil, err
 		}

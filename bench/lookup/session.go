@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
 	"github.com/mooncake-sidecar/sidecar/internal/version"
@@ -81,7 +82,7 @@ func (e *engine) close() {
 }
 
 // register opens an engine's session with a lookup channel.
-func register(ctx context.Context, dir, path string, tp int) (*engine, error) {
+func register(ctx context.Context, dir, path string, tp int, spec *kv.NamespaceSpec) (*engine, error) {
 	conn, err := unixmsg.Dial(ctx, filepath.Join(dir, "lookupd.sock"), nil)
 	if err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func register(ctx context.Context, dir, path string, tp int) (*engine, error) {
 		Type: connector.TypeHello, Protocol: connector.ProtocolVersion, Role: connector.RoleSchedulerShim,
 		PID: os.Getpid(), EngineID: name, Epoch: 1, Version: version.Version,
 	}
-	registration := &connector.Engine{Type: connector.TypeEngine, Namespace: *specOf(tp), LookupPath: path, LookupEngine: name}
+	registration := &connector.Engine{Type: connector.TypeEngine, Namespace: *spec, LookupPath: path, LookupEngine: name}
 	e := &engine{conn: conn}
 	if err = converse(conn, frames, hello, registration); err == nil {
 		e.channel, err = openChannel(conn)

@@ -24,7 +24,8 @@ Prints medians, spread and ratios, and the targets that were missed.
 Example:
 
   mooncake-bench lookup
-  mooncake-bench lookup --python .venv/bin/python --rounds 60 --json`,
+  mooncake-bench lookup --python .venv/bin/python --rounds 60 --json
+  mooncake-bench lookup --python .venv/bin/python --cluster`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "binaries", Usage: "`DIRECTORY` of mooncake-lookupd", Value: "bin"},
 			&cli.StringFlag{Name: "source", Usage: "`DIRECTORY` of the repository, for what runs in Python", Value: "."},
@@ -33,6 +34,7 @@ Example:
 			&cli.IntFlag{Name: "others", Usage: "`N` other chunks in the index", Value: 1_000_000},
 			&cli.IntFlag{Name: "rounds", Usage: "ask each question `N` times of each server", Value: 40},
 			&cli.IntFlag{Name: "clients", Usage: "then with `N` clients at once, 0 to leave that out", Value: 64},
+			&cli.BoolFlag{Name: "cluster", Usage: "ask for chunks that are in a Mooncake cluster and not on the node: what the daemon knows, and what it must ask for"},
 			&cli.BoolFlag{Name: "json", Usage: "print one JSON object"},
 		},
 		Action: func(c *cli.Context) error {
@@ -42,7 +44,11 @@ Example:
 			*code = exitFailed
 			ctx, stop := signal.NotifyContext(c.Context, os.Interrupt, syscall.SIGTERM)
 			defer stop()
-			result, err := lookup.Run(ctx, &lookup.Options{
+			run := lookup.Run
+			if c.Bool("cluster") {
+				run = lookup.RunCluster
+			}
+			result, err := run(ctx, &lookup.Options{
 				Binaries: c.String("binaries"), Source: c.String("source"), Python: c.String("python"), Asked: c.Int("asked"), Others: c.Int("others"),
 				Rounds: c.Int("rounds"), Clients: c.Int("clients"), Progress: func(what string) { fmt.Fprintln(c.App.ErrWriter, what) },
 			})
