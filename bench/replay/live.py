@@ -35,6 +35,7 @@ def main() -> int:
     parser.add_argument("--trace", required=True, type=pathlib.Path)
     parser.add_argument("--limit", type=int, default=300, help="requests (default 300)")
     parser.add_argument("--scale", default="1/16", help="of lengths (default 1/16)")
+    parser.add_argument("--output-scale", type=float, default=1 / 64, help="of outputs (default 1/64)")
     parser.add_argument("--systems", default="none,ours,intree", help="default none,ours,intree")
     parser.add_argument("--block", type=int, default=32, help="tokens in an engine's block (default 32)")
     parser.add_argument("--blocks", type=int, default=512, help="blocks of an engine's own cache (default 512)")
@@ -59,7 +60,8 @@ def main() -> int:
 def replay(options, system: str, port: int, baseline: pathlib.Path | None) -> dict:
     out = options.out / system
     command = [str(options.bench), "replay", "--trace", str(options.trace), "--url", f"http://127.0.0.1:{port}", "--model", "tiny"]
-    command += ["--limit", str(options.limit), "--scale", options.scale, "--closed-loop", "--at-once", str(options.at_once), "--json"]
+    command += ["--limit", str(options.limit), "--scale", options.scale, "--output-scale", str(options.output_scale)]
+    command += ["--closed-loop", "--at-once", str(options.at_once), "--json"]
     command += ["--csv", f"{out}.csv", "--html", f"{out}.html"]
     if baseline:
         command += ["--baseline", str(baseline)]

@@ -37,7 +37,7 @@ func parseChunk(data []byte) (*chunk, error) {
 		return nil, fail(Garbage, fmt.Errorf("an event that is no completion: %w: %q", err, clip(data)))
 	}
 	if len(c.Error) > 0 && string(c.Error) != "null" {
-		return nil, fail(Failed, fmt.Errorf("the server says %s", clip(c.Error)))
+		return nil, told(c.Error)
 	}
 	if c.Choices == nil && c.Usage == nil {
 		return nil, fail(Garbage, fmt.Errorf("an event without choices and usage: %q", clip(data)))
@@ -49,6 +49,21 @@ func parseChunk(data []byte) (*chunk, error) {
 		return nil, fail(Garbage, fmt.Errorf("a usage that can't be: %q", clip(data)))
 	}
 	return &c, nil
+}
+
+// told is an error in the stream. vLLM answers 200 before it has looked at the
+// prompt, and says then with which status it would have refused it.
+func told(text json.RawMessage) error {
+	e := &Error{Kind: Failed, Err: fmt.Errorf("the server says %s", clip(text))}
+	var detail struct {
+		Code int `json:"code"`
+	}
+	if err := json.Unmarshal(text, &detail); err == nil {
+		if kind := kindOfStatus(detail.Code); kind != ServerError {
+			e.Kind, e.Status = kind, detail.Code
+		}
+	}
+	return e
 }
 
 func (u *usage) sane() bool {

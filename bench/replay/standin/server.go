@@ -98,7 +98,8 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, token := range a.Prompt {
 		if token >= s.Vocabulary {
-			http.Error(w, fmt.Sprintf("Token id %d is out of vocabulary", token), http.StatusBadRequest)
+			w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+			fmt.Fprintf(w, "data: {\"error\": {\"message\": \"Token id %d is out of vocabulary\", \"type\": \"BadRequestError\", \"param\": null, \"code\": 400}}\n\ndata: [DONE]\n\n", token)
 			return
 		}
 	}
