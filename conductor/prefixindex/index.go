@@ -22,6 +22,8 @@ type Index struct {
 	opts   Options
 	budget budget
 
+	walks sync.Pool // of *walk: their memory
+
 	mu     sync.RWMutex // guards spaces
 	spaces map[spaceKey]*space
 }
@@ -91,6 +93,9 @@ type slot struct {
 	instance string
 	rank     int // Shared for a store
 	open     bool
+	// store is the slot of the store that the ranks of its instance share, -1 for none;
+	// ranks is how many of them there are. Both are kept by relate.
+	store, ranks int
 	// dense counts, by tier, the lanes that a prefix has to be held in.
 	dense [tiers]int
 	// windows are the lanes of which a prefix needs its last blocks.

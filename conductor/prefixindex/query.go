@@ -50,7 +50,15 @@ func (x *Index) Query(q *Query, dst []Match) []Match {
 	if q.BlockTokens <= 0 {
 		return dst
 	}
-	w := newWalk(q)
+	w, ok := x.walks.Get().(*walk)
+	if !ok {
+		w = &walk{}
+	}
+	w.q = q
+	defer func() {
+		w.q = nil
+		x.walks.Put(w)
+	}()
 	for _, salt := range saltsOf(q) {
 		s := x.space(keyOf(q.Tenant, q.Model, salt), false)
 		if s == nil {

@@ -65,12 +65,40 @@ func (x *Index) Open(origin Origin) *Source {
 	for i := range s.slots {
 		if !s.slots[i].open && s.slots[i].windows == nil {
 			s.slots[i], src.slot = made, i
+			s.relate()
 			return src
 		}
 	}
 	s.slots = append(s.slots, made)
 	src.slot = len(s.slots) - 1
+	s.relate()
 	return src
+}
+
+// relate notes which slots are of one instance.
+func (s *space) relate() {
+	type instance struct{ store, ranks int }
+	instances := map[string]instance{}
+	for i := range s.slots {
+		sl := &s.slots[i]
+		if !sl.open {
+			continue
+		}
+		known, ok := instances[sl.instance]
+		if !ok {
+			known.store = -1
+		}
+		if sl.rank == Shared {
+			known.store = i
+		} else {
+			known.ranks++
+		}
+		instances[sl.instance] = known
+	}
+	for i := range s.slots {
+		sl := &s.slots[i]
+		sl.store, sl.ranks = instances[sl.instance].store, instances[sl.instance].ranks
+	}
 }
 
 // Stats returns the counters.
@@ -103,6 +131,7 @@ func (src *Source) Close() {
 	defer s.mu.Unlock()
 	src.clearLocked()
 	s.slots[src.slot].open = false
+	s.relate()
 }
 
 // groupKind says what of a group a prefix needs.

@@ -42,8 +42,6 @@ type row struct {
 	best [tiers]int
 }
 
-func newWalk(q *Query) *walk { return &walk{q: q} }
-
 func (w *walk) begin() {
 	w.blocks, w.run, w.same, w.rows, w.ends = 0, 0, w.same[:0], w.rows[:0], nil
 }
@@ -93,22 +91,10 @@ func (w *walk) start(s *space, held []holding) {
 		if !sl.open || w.q.Instance != "" && sl.instance != w.q.Instance {
 			continue
 		}
-		store, ranks := -1, false
-		for j := range s.slots {
-			other := &s.slots[j]
-			if !other.open || other.instance != sl.instance {
-				continue
-			}
-			if other.rank == Shared {
-				store = j
-			} else {
-				ranks = true
-			}
+		r := row{slot: i, store: sl.store}
+		if sl.rank == Shared && sl.ranks > 0 {
+			continue // its ranks tell of it
 		}
-		if sl.rank == Shared && ranks {
-			continue
-		}
-		r := row{slot: i, store: store}
 		if w.of(&r) != 0 {
 			r.alive, r.walking = 1<<tiers-1, 1<<tiers-1
 			w.rows = append(w.rows, r)

@@ -1,0 +1,71 @@
+package prefixindex
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
+
+// Engines tell, are cleared and go while others ask: what holds for good is always
+// found, and what nobody holds never.
+func TestConcurrently(t *testing.T) {
+	x := New(Options{Seed: 1})
+	steady := x.Open(Origin{Model: "m", Instance: "steady"})
+	apply(steady, blocks("GPU", 0, 1, 2, 3))
+	var engines, askers sync.WaitGroup
+	done := make(chan struct{})
+	for n := range 3 {
+		engines.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(n), 1))
+			src := x.Open(Origin{Model: "m", Instance: fmt.Sprint("e", n)})
+			for range 1000 {
+				first := kvevents.Hash(1 + random.IntN(500))
+				switch random.IntN(20) {
+				case 0:
+					apply(src, &kvevents.AllBlocksCleared{})
+				case 1:
+					src.Close()
+					src = x.Open(Origin{Model: "m", Instance: fmt.Sprint("e", n)})
+				case 2, 3, 4, 5, 6:
+					apply(src, gone("GPU", first, first+1, 2, 3))
+				default:
+					apply(src, blocks("GPU", 0, 1, 2, 3), blocks("CPU", 3, first+10, first+11))
+				}
+			}
+			src.Close()
+		})
+	}
+	for range 2 {
+		askers.Go(func() {
+			for {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				for _, m := range x.Query(&Query{Model: "m", BlockTokens: 4, Tokens: tokensOf(1, 2, 3, 9)}, nil) {
+					if m.Through[Disk] > 12 || m.Instance == "steady" && m != onGPU("steady", 12) {
+						t.Errorf("%+v", m)
+					}
+				}
+				if found := x.Query(&Query{Model: "m", BlockTokens: 4, Tokens: tokensOf(1, 2, 3), Instance: "steady"}, nil); len(found) != 1 {
+					t.Errorf("%+v", found)
+				}
+			}
+		})
+	}
+	engines.Wait()
+	close(done)
+	askers.Wait()
+	for x.Sweep(10) {
+	}
+	if err := x.check(); err != nil {
+		t.Error(err)
+	}
+	if used := x.spaces[keyOf("", "m", "")].records.used; used != 3 {
+		t.Errorf("%d records are left", used)
+	}
+}
