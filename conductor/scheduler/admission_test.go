@@ -64,14 +64,15 @@ func TestLateCheck(t *testing.T) {
 	}
 }
 
-// TestDecodeAffinity: who holds the most is taken as long as the objective allows.
+// TestDecodeAffinity: who holds the most is taken as far as the objective and the
+// least loaded instance allow.
 func TestDecodeAffinity(t *testing.T) {
 	all := []Decoder{{Sequences: 1}, {Sequences: 8, CachedBlocks: 3}, {Sequences: 30, CachedBlocks: 9}}
 	for _, c := range []struct {
-		affinity bool
+		affinity float64
 		tbt      time.Duration
 		want     int
-	}{{false, 0, 0}, {true, 0, 2}, {true, ms(10), 1}, {true, ms(3), 0}} {
+	}{{0, 0, 0}, {99, 0, 2}, {99, ms(10), 1}, {99, ms(3), 0}, {3, 0, 1}, {.1, 0, 0}} {
 		s := newScheduler(t, func(o *Options) { o.DecodeAffinity = c.affinity })
 		r := request()
 		r.TBT = c.tbt

@@ -2,8 +2,8 @@ package scheduler
 
 import "time"
 
-// Decoder chooses the decode instance for a request: the one whose next iteration
-// is the shortest with it, and returns that time. A request may be placed anew
+// Decoder chooses the decode instance for a request, the one whose next iteration
+// is the shortest with it unless affinity says otherwise, and returns that time. A request may be placed anew
 // when its prefill is done.
 //
 // REQUIRES: there is at least one.
@@ -14,12 +14,12 @@ func (s *Scheduler) Decoder(r *Request, all []Decoder) (int, time.Duration) {
 			best, shortest = i, t
 		}
 	}
-	if !s.options.DecodeAffinity {
-		return best, shortest
+	limit := shortest + time.Duration(s.options.DecodeAffinity*float64(shortest))
+	if r.TBT > 0 {
+		limit = min(limit, r.TBT)
 	}
 	for i := range all {
-		t := s.iteration(r, &all[i])
-		if all[i].CachedBlocks > all[best].CachedBlocks && (r.TBT == 0 || t <= r.TBT) {
+		if t := s.iteration(r, &all[i]); s.options.DecodeAffinity > 0 && all[i].CachedBlocks > all[best].CachedBlocks && t <= limit {
 			best, shortest = i, t
 		}
 	}

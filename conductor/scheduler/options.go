@@ -79,9 +79,11 @@ type Options struct {
 	// that came at most Patience times the difference later. 0: first come, first
 	// served.
 	Patience float64
-	// DecodeAffinity takes, of the decode instances within the request's objective,
-	// the one that holds most of its prefix.
-	DecodeAffinity bool
+	// DecodeAffinity takes the decode instance that holds most of the prefix, of those
+	// whose iteration is within the request's objective and at most this share longer
+	// than the least loaded one's. 0: the least loaded is taken. Without a bound, all
+	// requests would go where the first was.
+	DecodeAffinity float64
 
 	Admission Admission
 	// Residence is how long a sequence decodes, as AdmitPrediction assumes.
@@ -117,6 +119,7 @@ func (o *Options) Validate() error {
 	fault(!(o.WorkWeight >= 0), "work weight %v; want 0 or more", o.WorkWeight)
 	fault(o.WorkBacklog < 0, "work backlog %v; want 0 or more", o.WorkBacklog)
 	fault(!(o.Patience >= 0), "patience %v; want 0 or more", o.Patience)
+	fault(!(o.DecodeAffinity >= 0), "decode affinity %v; want 0 or more", o.DecodeAffinity)
 	fault((o.Admission == AdmitPrediction || o.Admission == AdmitFull) && o.Residence <= 0, "residence %v; want more than 0", o.Residence)
 	fault(!(o.Slack >= 0), "slack %v; want 0 or more", o.Slack)
 	return errors.Join(faults...)

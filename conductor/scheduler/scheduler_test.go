@@ -207,12 +207,12 @@ func TestDecideAllocatesNothing(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	bad := Options{Strategy: "best", Balance: ByLinks, Threshold: 0.5, WorkWeight: -1, WorkBacklog: -1, Patience: -1, Admission: AdmitFull, Slack: -1}
+	bad := Options{Strategy: "best", Balance: ByLinks, Threshold: 0.5, WorkWeight: -1, WorkBacklog: -1, Patience: -1, DecodeAffinity: -1, Admission: AdmitFull, Slack: -1}
 	_, err := New(bad, linear{}, nil)
 	if err == nil {
 		t.Fatal("taken")
 	}
-	for _, want := range []string{`"best"`, "threshold 0.5", "link wait", "work weight", "work backlog", "patience", "residence", "slack"} {
+	for _, want := range []string{`"best"`, "threshold 0.5", "link wait", "work weight", "work backlog", "patience", "decode affinity", "residence", "slack"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}

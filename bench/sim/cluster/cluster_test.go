@@ -52,7 +52,7 @@ func TestEverythingEnds(t *testing.T) {
 			c.SerialHandover = i%2 == 0
 			c.Sample = time.Second
 			if i%3 == 1 {
-				c.Scheduler.Patience, c.DecodeBlocks, c.Scheduler.DecodeAffinity = 3, 300, true
+				c.Scheduler.Patience, c.DecodeBlocks, c.Scheduler.DecodeAffinity = 3, 300, .5
 				c.Replication = scheduler.ReplicationOptions{Uses: 2, HalfLife: time.Minute, MinBlocks: 1}
 			}
 			c.EstimateError = float64(i%2) / 5

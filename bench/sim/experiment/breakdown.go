@@ -40,6 +40,7 @@ func breakdown(ctx context.Context, s *Setting) ([]report.Table, error) {
 			Parameters: fmt.Sprintf("%d prefill nodes, caches of %d blocks", s.Base.Prefill, s.Base.CacheBlocks),
 			Columns:    []string{"strategy", "queue, s", "load, s", "GPU, s", "TTFT, s", "hit ratio"},
 		}
+		plot := report.Plot{Title: "Parts of TTFT, " + w.Name, YLabel: "seconds", Series: []report.Series{{Name: "queue"}, {Name: "load"}, {Name: "GPU"}}}
 		for _, strategy := range scheduler.Strategies() {
 			config := s.Base
 			config.Scheduler.Strategy = strategy
@@ -47,8 +48,14 @@ func breakdown(ctx context.Context, s *Setting) ([]report.Table, error) {
 			if err != nil {
 				return nil, err
 			}
-			b.Add(string(strategy), three(one.MeanQueue), three(one.MeanTTFT-one.MeanQueue-one.MeanGPU-one.MeanHandover), three(one.MeanGPU), three(one.MeanTTFT), three(one.HitRatio))
+			load := one.MeanTTFT - one.MeanQueue - one.MeanGPU - one.MeanHandover
+			b.Add(string(strategy), three(one.MeanQueue), three(load), three(one.MeanGPU), three(one.MeanTTFT), three(one.HitRatio))
+			plot.Names = append(plot.Names, string(strategy))
+			for i, part := range []float64{one.MeanQueue, load, one.MeanGPU} {
+				plot.Series[i].Y = append(plot.Series[i].Y, part)
+			}
 		}
+		b.Plots = []report.Plot{plot}
 		tables = append(tables, b)
 	}
 	return tables, nil

@@ -20,14 +20,19 @@ func capacity(ctx context.Context, s *Setting) ([]report.Table, error) {
 			Parameters: fmt.Sprintf("%d prefill nodes, one token of output, %s", nodes, s.Base.Policy),
 			Columns:    []string{"blocks a node", "strategy", "hit ratio", "paper", "token ratio", "GPU, s", "paper, s", "TTFT, s"},
 			Notes: []string{
-				"random and load-balancing are caches that know nothing of each other; cache-aware sends a request where its prefix is; kvcache-centric also moves it; pooled is one memory for all, without transfers.",
+				"random and load-balancing are caches that know nothing of each other; cache-aware sends a request where its prefix is; kvcache-centric also moves it; pooled is one memory for all, without transfers, in which what is still being computed is no hit.",
 				"The paper's local caches lie between load balancing and cache-aware: no routing by affinity comes out so low.",
 			},
 		}
 		localHit, globalHit := fig10Hit()
 		localTime, globalTime := fig10Time()
+		plot := report.Plot{Title: "Hits by cache a node, " + w.Name, XLabel: "blocks", YLabel: "share of blocks", LogX: true}
+		names := []string{"random", "load-balancing", "cache-aware", "kvcache-centric", "pooled"}
+		for _, name := range names {
+			plot.Series = append(plot.Series, report.Series{Name: name})
+		}
 		for _, blocks := range []int{1000, 2930, cluster.NodeBlocks, 4 * cluster.NodeBlocks} {
-			for _, name := range []string{"random", "load-balancing", "cache-aware", "kvcache-centric", "pooled"} {
+			for i, name := range names {
 				config := s.Base
 				config.Prefill, config.Decode, config.CacheBlocks = nodes, 0, blocks
 				config.Scheduler.Strategy = scheduler.Strategy(name)
@@ -38,6 +43,7 @@ func capacity(ctx context.Context, s *Setting) ([]report.Table, error) {
 				if err != nil {
 					return nil, err
 				}
+				plot.Series[i].X, plot.Series[i].Y = append(plot.Series[i].X, float64(blocks)), append(plot.Series[i].Y, one.HitRatio)
 				var hit, took any
 				if blocks == cluster.NodeBlocks && name == "load-balancing" {
 					hit, took = known(localHit, w.Name, 3), known(localTime, w.Name, 3)
@@ -48,6 +54,7 @@ func capacity(ctx context.Context, s *Setting) ([]report.Table, error) {
 				t.Add(blocks, name, report.Of(3)(one.HitRatio), hit, report.Of(3)(one.TokenHitRatio), report.Of(3)(one.MeanGPU), took, report.Of(2)(one.MeanTTFT))
 			}
 		}
+		t.Plots = []report.Plot{plot}
 		tables = append(tables, t)
 	}
 	return tables, nil

@@ -3,6 +3,7 @@ package experiment
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
@@ -88,7 +89,8 @@ func (s *Setting) placing(ctx context.Context, w *workload.Workload, speed float
 		},
 	}
 	var first []cluster.Summary
-	for _, x := range placements() {
+	plot := report.Plot{Title: fmt.Sprintf("TTFT to the first row's, %s at %gx", w.Name, speed), XLabel: "row of the table", YLabel: "ratio", Series: []report.Series{{Name: "mean"}, {Name: "P90"}}}
+	for i, x := range placements() {
 		config := s.Base
 		config.Decode = 0
 		x.apply(&config)
@@ -100,10 +102,14 @@ func (s *Setting) placing(ctx context.Context, w *workload.Workload, speed float
 			first = all
 		}
 		mean, p90 := func(y *cluster.Summary) float64 { return y.MeanTTFT }, func(y *cluster.Summary) float64 { return y.P90TTFT }
-		t.Add(x.name, spread(all, 2, mean), ratios(all, first, mean), spread(all, 2, p90), ratios(all, first, p90), spread(all, 2, func(y *cluster.Summary) float64 { return y.P99TTFT }),
+		means, tails := ratios(all, first, mean), ratios(all, first, p90)
+		plot.Names = append(plot.Names, strconv.Itoa(i+1))
+		plot.Series[0].Y, plot.Series[1].Y = append(plot.Series[0].Y, means.Mean), append(plot.Series[1].Y, tails.Mean)
+		t.Add(x.name, spread(all, 2, mean), means, spread(all, 2, p90), tails, spread(all, 2, func(y *cluster.Summary) float64 { return y.P99TTFT }),
 			spread(all, 3, func(y *cluster.Summary) float64 { return y.Within10 }), spread(all, 3, func(y *cluster.Summary) float64 { return y.HitRatio }),
 			spread(all, 0, func(y *cluster.Summary) float64 { return float64(y.Transfers) }), spread(all, 0, func(y *cluster.Summary) float64 { return y.TransferGB }))
 	}
+	t.Plots = []report.Plot{plot}
 	return t, nil
 }
 
@@ -136,14 +142,21 @@ func admissions() []idea {
 			ideas = append(ideas, idea{fmt.Sprintf("%s, limit %d ms", a, limit), admit(a, limit, nil)})
 		}
 	}
-	for _, limit := range []time.Duration{95, 90} {
+	for _, slack := range []float64{0, .05, .1} {
+		ideas = append(ideas, idea{fmt.Sprintf("full, 30 s, slack %g, limit 90 ms", slack), admit(scheduler.AdmitFull, 90, func(c *cluster.Config) {
+			half(c)
+			c.Scheduler.Slack = slack
+		})})
+	}
+	for _, limit := range []time.Duration{90, 85} {
 		ideas = append(ideas,
-			idea{fmt.Sprintf("full, 30 s, slack 0.1, limit %d ms", limit), admit(scheduler.AdmitFull, limit, half)},
-			idea{fmt.Sprintf("the same, best placing, limit %d ms", limit), admit(scheduler.AdmitFull, limit, func(c *cluster.Config) {
+			idea{fmt.Sprintf("early, best placing, limit %d ms", limit), admit(scheduler.AdmitEarly, limit, best)},
+			idea{fmt.Sprintf("prediction, best placing, limit %d ms", limit), admit(scheduler.AdmitPrediction, limit, best)},
+			idea{fmt.Sprintf("full, 30 s, slack 0, best placing, limit %d ms", limit), admit(scheduler.AdmitFull, limit, func(c *cluster.Config) {
 				half(c)
 				best(c)
-			})},
-			idea{fmt.Sprintf("baseline, best placing, limit %d ms", limit), admit(scheduler.AdmitBaseline, limit, best)})
+				c.Scheduler.Slack = 0
+			})})
 	}
 	return ideas
 }
@@ -176,6 +189,11 @@ func (s *Setting) admitting(ctx context.Context, w *workload.Workload, speed flo
 	return t, nil
 }
 
+// affine lets decode nodes keep prompts and be chosen by that.
+func affine(share float64) func(*cluster.Config) {
+	return func(c *cluster.Config) { c.DecodeBlocks, c.Scheduler.DecodeAffinity = c.CacheBlocks, share }
+}
+
 // affinity compares decode placement where the handover costs time.
 func (s *Setting) affinity(ctx context.Context, w *workload.Workload, speed float64) (report.Table, error) {
 	t := report.Table{
@@ -186,10 +204,10 @@ func (s *Setting) affinity(ctx context.Context, w *workload.Workload, speed floa
 	for _, x := range []idea{
 		{"least loaded, all is sent", func(*cluster.Config) {}},
 		{"least loaded, what lacks is sent", func(c *cluster.Config) { c.DecodeBlocks = c.CacheBlocks }},
-		{"affinity", func(c *cluster.Config) { c.DecodeBlocks, c.Scheduler.DecodeAffinity = c.CacheBlocks, true }},
-		{"affinity below 100 ms", func(c *cluster.Config) {
-			c.DecodeBlocks, c.Scheduler.DecodeAffinity, c.TBT = c.CacheBlocks, true, cluster.Paper().TBT
-		}},
+		{"affinity, up to a tenth longer", affine(.1)},
+		{"affinity, up to a quarter longer", affine(.25)},
+		{"affinity, up to half longer", affine(.5)},
+		{"affinity, up to 20 times longer", affine(20)},
 	} {
 		config := decodeCosts(s.Base)
 		config.SerialHandover = true
