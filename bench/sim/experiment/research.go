@@ -45,7 +45,11 @@ func placements() []idea {
 		{"patience 5", func(c *cluster.Config) { c.Scheduler.Patience = 5 }},
 		{"patience 20", func(c *cluster.Config) { c.Scheduler.Patience = 20 }},
 		{"patience 5, fetch when faster", best},
-		{"the same, estimates off by 30 %", func(c *cluster.Config) {
+		{"... and others' work counts by the backlog", func(c *cluster.Config) {
+			best(c)
+			c.Scheduler.WorkBacklog = time.Second
+		}},
+		{"patience 5, fetch when faster, estimates off by 30 %", func(c *cluster.Config) {
 			best(c)
 			c.EstimateError = 0.3
 		}},
