@@ -113,8 +113,8 @@ func (r *remote) run(ctx context.Context) {
 
 // problem says why the node goes without the cluster, "" while it does not.
 func (r *remote) problem() string {
-	if health := r.client.Health(); !health.Ready {
-		return "the Mooncake cluster is not in service, the node goes on with what it has: " + health.Reason
+	if why := r.Problem(); why != "" {
+		return "the Mooncake cluster is not in service, the node goes on with what it has: " + why
 	}
 	return ""
 }

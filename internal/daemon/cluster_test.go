@@ -120,10 +120,11 @@ func (n *farNode) awaitService(want bool) {
 	})
 }
 
-// awaitPuts waits until the cluster has taken so many chunks of the node in all.
+// awaitPuts waits until the cluster has taken so many chunks of the node in all; what
+// is hit may be put again.
 func (n *farNode) awaitPuts(want int) {
 	n.t.Helper()
-	until(n.t, "puts", func() bool { return n.metric(`cluster_chunks_total{direction="put",result="stored"}`) == want })
+	until(n.t, "puts", func() bool { return n.metric(`cluster_chunks_total{direction="put",result="stored"}`) >= want })
 }
 
 // blobOf makes n hashes that no other seed has.
@@ -384,7 +385,7 @@ func TestKilledOverACluster(t *testing.T) {
 	first.kill()
 	killed := time.Now()
 	until(t, "the side process is dead", func() bool { return syscall.Kill(side, 0) != nil })
-	t.Logf("the side process died within %s", time.Since(killed).Round(time.Millisecond))
+	t.Logf("the side process was dead and buried within %s", time.Since(killed).Round(time.Millisecond))
 	spawn(t, "lookupd-over-cluster:"+n.dir)
 	until(t, "lookupd answers", answers)
 	until(t, "nobody is awaited", func() bool {

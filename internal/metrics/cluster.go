@@ -28,7 +28,7 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 		families: []*family{inService, outages, starts, asked, questions, moved, refused, bytes, queued, codes, hits},
 		collect: func(out sink) {
 			s, f := stats().Tiers.Cluster, far()
-			out.flag(inService, f.Health.Ready)
+			out.flag(inService, f.InService)
 			out.count(outages, f.Client.Outages)
 			out.count(starts, f.Health.Starts)
 			out.count(asked, f.Found, "present")

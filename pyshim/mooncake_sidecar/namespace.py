@@ -166,6 +166,11 @@ def build(
         ValueError: the model or its configuration can't be served; the message says why.
     """
     ranks = parallel_sizes(vllm_config)
+    if (nodes := getattr(vllm_config.parallel_config, "nnodes_within_dp", 1)) > 1:
+        raise ValueError(
+            f"the engine's ranks are on {nodes} nodes: a chunk is found where one node has all of its shards, and none would "
+            'have, with store "mooncake" as little as without. Run an engine on each node, with store "mooncake" to share'
+        )
     group_ids = tuple(kv_cache_config.prefix_cacheable_group_ids)
     if not group_ids:
         raise ValueError("the model has no KV-cache group that can be hit by prefix: nothing can be stored")

@@ -93,6 +93,9 @@ def test_shards_that_engines_share():
         {"autostart": "maybe"},
         {"linger_s": -1},
         {"log_level": "loud"},
+        {"store": "redis"},
+        {"mooncake_write": "never"},
+        {"mooncake_reset": "all"},
         {"store_ttl_s": -1},
         {"store_ttl_s": 1.5},
         {"store_ttl_s": True},
@@ -111,3 +114,15 @@ def test_shards_that_engines_share():
 def test_values_that_do_not_fit_name_their_key(extra):
     with pytest.raises(ValueError, match=next(iter(extra))):
         config.parse(extra)
+
+
+def test_lookups_are_asynchronous_where_others_have_to_be_asked(monkeypatch):
+    monkeypatch.delenv("MOONCAKE_SIDECAR_STORE", raising=False)
+    assert not config.parse({}).lookups_beside
+    assert not config.parse({"store": "embedded"}).lookups_beside
+    assert config.parse({"store": "mooncake"}).lookups_beside
+    assert not config.parse({"store": "mooncake", "lookup_async": False}).lookups_beside
+    assert config.parse({"lookup_async": True}).lookups_beside
+    monkeypatch.setenv("MOONCAKE_SIDECAR_STORE", "mooncake")
+    assert config.parse({}).lookups_beside
+    assert not config.parse({"store": "embedded"}).lookups_beside

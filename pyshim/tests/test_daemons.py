@@ -140,6 +140,28 @@ def test_an_unset_store_size_is_left_to_the_daemon(runtime_dir, settings):
     assert arguments[arguments.index("--store-bytes") + 1] == str(2 << 30)
 
 
+def test_a_cluster_is_lookupds_to_reach(runtime_dir, monkeypatch):
+    for name in ("MOONCAKE_SIDECAR_STORE", "MOONCAKE_SIDECAR_STORE_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+
+    def flags(**extra):
+        arguments = daemons.lookupd(runtime_dir, config.parse(extra)).arguments
+        return dict(pair for pair in zip(arguments, arguments[1:]) if pair[0].startswith(("--store", "--mooncake")))
+
+    assert flags() == {}
+    assert flags(store="embedded", mooncake_write="back") == {"--store": "embedded"}
+    assert flags(store="mooncake") == {"--store": "mooncake", "--store-python": sys.executable}
+    assert flags(store="mooncake", store_python="/p", mooncake_config="/c", mooncake_write="back", mooncake_reset="cluster") == {
+        "--store": "mooncake",
+        "--store-python": "/p",
+        "--mooncake-config": "/c",
+        "--mooncake-write": "back",
+        "--mooncake-reset": "cluster",
+    }
+    monkeypatch.setenv("MOONCAKE_SIDECAR_STORE_PYTHON", "/theirs")  # lookupd inherits it
+    assert flags(store="mooncake") == {"--store": "mooncake"}
+
+
 def test_environment_cleaning():
     kept = launch.clean_environment(
         {"PATH": "p", "OMP_X": "1", "KMP_Y": "1", "LD_PRELOAD": "x", "VLLM_Z": "1", "HOME": "h", "GOGC": "50"}

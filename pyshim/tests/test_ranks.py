@@ -212,3 +212,11 @@ def test_every_shard_that_a_rank_reads_is_written_where_engines_share_them():
         seen["not cut"] += geometry.cut == 0
         seen["stages"] += geometry.cut > 1 and case.pp > 1
     assert len(seen) == 4 and min(seen.values()) >= 5, f"the cases are too alike: {dict(seen)}"
+
+
+def test_ranks_on_several_nodes_are_refused():
+    case = Case(1)
+    engine = case.engine()
+    engine.parallel_config.nnodes_within_dp = 2
+    with pytest.raises(ValueError, match='on 2 nodes.* store "mooncake" as little'):
+        namespace.build(engine, case.kv_config(), "", (BLOCK, BLOCK), 0)

@@ -2,6 +2,7 @@ package level
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/bits"
 	"sync"
@@ -59,8 +60,7 @@ func New(opts Options) *Level {
 
 // digest names a chunk to what is known.
 func (s *space) digest(group uint32, hash *kv.Hash) uint64 {
-	d := uint64(hash[0]) | uint64(hash[1])<<8 | uint64(hash[2])<<16 | uint64(hash[3])<<24 |
-		uint64(hash[4])<<32 | uint64(hash[5])<<40 | uint64(hash[6])<<48 | uint64(hash[7])<<56
+	d := binary.LittleEndian.Uint64(hash[:8]) ^ bits.RotateLeft64(binary.LittleEndian.Uint64(hash[8:16]), 32)
 	return max(d^s.seed^bits.RotateLeft64((uint64(group)+1)*scramble, 17), 1)
 }
 

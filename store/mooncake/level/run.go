@@ -75,3 +75,14 @@ func (l *Level) lose() {
 		l.opts.Log.Warn("the Mooncake cluster is out of service; the node goes on with what it has", "reason", l.client.Health().Reason)
 	}
 }
+
+// Problem says why the cluster is not in service, "" while it is.
+func (l *Level) Problem() string {
+	if l.inService() {
+		return ""
+	}
+	if reason := l.client.Health().Reason; reason != "" {
+		return reason
+	}
+	return "it has not answered yet"
+}

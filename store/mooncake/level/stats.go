@@ -45,6 +45,8 @@ type Stats struct {
 	QueuedBytes   uint64 // chunks that wait to be put, or are
 	FetchingBytes uint64 // chunks that wait to be got, or are
 	Health        mooncake.Health
+	// InService: the cluster is asked, and takes chunks.
+	InService bool
 }
 
 // Stats returns a snapshot.
@@ -53,6 +55,6 @@ func (l *Level) Stats() Stats {
 	s := l.stats
 	s.QueuedBytes, s.FetchingBytes = l.puts.bytes, l.gets.bytes
 	l.mu.Unlock()
-	s.Client, s.Health = l.client.Stats(), l.client.Health()
+	s.Client, s.Health, s.InService = l.client.Stats(), l.client.Health(), l.inService()
 	return s
 }
