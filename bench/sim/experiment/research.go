@@ -212,6 +212,10 @@ func (s *Setting) affinity(ctx context.Context, w *workload.Workload, speed floa
 		{"affinity, up to a quarter longer", affine(.25)},
 		{"affinity, up to half longer", affine(.5)},
 		{"affinity, up to 20 times longer", affine(20)},
+		{"the same below 100 ms", func(c *cluster.Config) {
+			affine(20)(c)
+			c.TBT = cluster.Paper().TBT
+		}},
 	} {
 		config := decodeCosts(s.Base)
 		config.SerialHandover = true
