@@ -33,9 +33,10 @@ func newEngine(cfg Config, load func(path string) (library, error)) *Engine {
 	return &Engine{cfg: cfg, load: load, changed: make(chan struct{}), health: mooncake.Health{Reason: "the Mooncake library is not loaded"}}
 }
 
-// Run keeps a client set up until ctx is done, then ends it. It waits for calls
-// under way, but not for ever: with ErrLeft one of them has not returned, nor has its
-// thread ended, and the memory has to stay.
+// Run keeps a client set up until ctx is done, then ends it. Settings that can never
+// work end it at once, with ErrLibrary. It waits for calls under way, but not for
+// ever: with ErrLeft one of them has not returned, nor has its thread ended, and the
+// memory has to stay, out of use, until the process ends.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.cfg.check(); err != nil {
 		e.set(nil, mooncake.Health{Reason: err.Error()})

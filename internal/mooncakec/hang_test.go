@@ -179,37 +179,6 @@ func TestGivenUp(t *testing.T) {
 	}
 }
 
-// TestGivenUpWaits: the client whose transfer goes on is not destroyed under another
-// call's feet, and what that call brings is good.
-func TestGivenUpWaits(t *testing.T) {
-	stop := newFlag(t)
-	r := start(t, double(t), "stop="+stop.path, func(c *mooncakec.Config) { c.Limits.Failure = time.Second })
-	r.ready()
-	copy(r.memory, "brought")
-	if _, err := r.Put(t.Context(), mooncake.Replication{}, object("here@hang", 0, 64)); err != nil {
-		t.Fatal(err)
-	}
-	stop.raise()
-	slow, givenUp := make(chan outcome, 1), make(chan outcome, 1)
-	go func() {
-		answers, err := r.Get(context.Background(), object("here@hang", 64, 64))
-		slow <- outcome{answers, err}
-	}()
-	go func() {
-		answers, err := r.Get(context.Background(), object("x@hang@goeson", 1024, 64))
-		givenUp <- outcome{answers, err}
-	}()
-	time.Sleep(1100 * time.Millisecond) // beyond Failure, for the library's clock is real
-	stop.lower()
-	if o := <-slow; o.err != nil || o.answers[0] != 64 || !bytes.HasPrefix(r.memory[64:], []byte("brought")) {
-		t.Errorf("%v, %v", o.answers, o.err)
-	}
-	if o := <-givenUp; !errors.Is(o.err, store.ErrUnavailable) {
-		t.Errorf("%v, %v", o.answers, o.err)
-	}
-	r.still(r.memory[1024:1088])
-}
-
 // TestEnd: Run ends though the library does not return, and says so; who waits is
 // answered.
 func TestEnd(t *testing.T) {
