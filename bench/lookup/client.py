@@ -53,8 +53,9 @@ def main() -> None:
         for name, port, tokens, hashes, want in questions:
             for way, ask in ways:
                 spent, hit = ask[port](f"request-{turn}", tokens, hashes)
-                if hit != want:
-                    raise SystemExit(f"{way} answers {name} with {hit} tokens, want {want}")
+                # What a busy server is asked for the first time it may not have found out within its own deadline.
+                if hit != want and turn >= script["warm"]:
+                    raise SystemExit(f"{way} answers {name} with {hit} tokens after {spent / 1e6:.0f} ms, want {want}")
                 if turn >= script["warm"]:
                     taken[way][name].append(spent)
         gc.collect()

@@ -133,7 +133,9 @@ func overCluster(ctx context.Context, o *Options, dir string, at reach, lease st
 		if err := os.Mkdir(runtime, 0o700); err != nil {
 			return nil, err
 		}
-		daemon, err := lookupd(ctx, o.Binaries, runtime, env, clusterReady)
+		// A lookup promises a quarter of the node's memory at most of a cluster.
+		storeBytes := leastBytes + 5*o.Asked*tp*shardBytes
+		daemon, err := lookupd(ctx, o.Binaries, runtime, storeBytes, env, clusterReady)
 		if err != nil {
 			return nil, err
 		}

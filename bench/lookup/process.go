@@ -105,9 +105,9 @@ func tail(path string) string {
 
 // lookupd starts the daemon in a runtime directory, and waits until its log has
 // that it is ready and all of says.
-func lookupd(ctx context.Context, binaries, dir string, env []string, says ...string) (*process, error) {
+func lookupd(ctx context.Context, binaries, dir string, storeBytes int, env []string, says ...string) (*process, error) {
 	p, err := start(ctx, filepath.Join(dir, "lookupd.log"), nil, env, filepath.Join(binaries, "mooncake-lookupd"),
-		"--runtime-dir", dir, "--store-bytes", "256MiB")
+		"--runtime-dir", dir, "--store-bytes", strconv.Itoa(storeBytes))
 	if err != nil {
 		return nil, err
 	}

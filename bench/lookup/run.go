@@ -122,6 +122,10 @@ type served struct {
 	close    func()
 }
 
+// layoutBytes is what the daemon is told of a segment that it takes over, whose size
+// stays.
+const layoutBytes = 256 << 20
+
 func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
 	s := &served{channels: map[int]*os.File{}}
 	var undo []func()
@@ -147,7 +151,7 @@ func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
 	}
 	undo = append(undo, keeper.close)
 	o.Progress("starting mooncake-lookupd, which takes the index over")
-	daemon, err := lookupd(ctx, o.Binaries, dir, nil, "store recovered")
+	daemon, err := lookupd(ctx, o.Binaries, dir, layoutBytes, nil, "store recovered")
 	if err != nil {
 		return nil, err
 	}
