@@ -45,6 +45,7 @@ var (
 		"gopkg.in/yaml.v3":            {"internal/config"},
 		"github.com/ugorji/go/codec":  {"conductor/kvevents"},
 		"github.com/stretchr/testify": {},
+		"github.com/HdrHistogram/":    {"bench/replay/record"},
 	}
 )
 
