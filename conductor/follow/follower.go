@@ -1,0 +1,238 @@
+package follow
+
+import (
+	"slices"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
+
+// Sink takes the stream as it is when it is in order.
+type Sink interface {
+	// Apply takes a batch's bytes.
+	Apply(payload []byte)
+	// Clear says that nothing is known any more.
+	Clear()
+}
+
+// Limits on what waits while a replay is awaited. Beyond them what waits is given up,
+// and asked for anew.
+const (
+	maxHeld      = 1 << 14
+	maxHeldBytes = 64 << 20
+)
+
+// Follower follows a stream. It is not safe for concurrent use.
+type Follower struct {
+	sink Sink
+	// next is the number that is wanted; 0 with nothing known.
+	next uint64
+	// since is the first number that is known of, when some is.
+	since uint64
+	some  bool
+	// asked: a replay is awaited, from this number on.
+	asked bool
+	from  uint64
+	// live is the latest number that came live, lively whether there was one.
+	live   uint64
+	lively bool
+	// ahead are the checksums of what was replayed and has not come live, the first one
+	// that of number aheadFrom.
+	ahead     []uint64
+	aheadFrom uint64
+	// held are live messages that wait.
+	held      []kvevents.Message
+	heldBytes int
+	stats     Stats
+}
+
+// Stats counts since the start.
+type Stats struct {
+	Gaps, Restarts uint64
+	// Lost: gaps that could not be filled.
+	Lost uint64
+	// Again: messages that came live behind their replay.
+	Again uint64
+}
+
+// State says how much of a stream is known.
+type State struct {
+	// Known: something is. Since is the number of the first message that is: with vLLM 0
+	// means all.
+	Known bool
+	Since uint64
+	// Next is the number that is wanted next, and CatchingUp that one is awaited which is
+	// known to be there.
+	Next       uint64
+	CatchingUp bool
+}
+
+// New makes a follower. The first thing to do is to ask for all, see Start.
+func New(sink Sink) *Follower { return &Follower{sink: sink} }
+
+// State returns how much is known.
+func (f *Follower) State() State {
+	return State{Known: f.some, Since: f.since, Next: f.next, CatchingUp: f.asked}
+}
+
+// Stats returns the counters.
+func (f *Follower) Stats() Stats { return f.stats }
+
+// Ask is a replay to ask for, when Wanted.
+type Ask struct {
+	Wanted bool
+	From   uint64
+}
+
+// Start begins with nothing known: at the start, and after the connection was lost.
+func (f *Follower) Start() Ask {
+	f.forget()
+	f.lively = false
+	f.held, f.heldBytes = nil, 0
+	return f.ask(0)
+}
+
+func (f *Follower) ask(from uint64) Ask {
+	f.asked, f.from = true, from
+	return Ask{Wanted: true, From: from}
+}
+
+// forget says that nothing is known.
+func (f *Follower) forget() {
+	f.sink.Clear()
+	f.next, f.since, f.some = 0, 0, false
+	f.ahead = f.ahead[:0]
+}
+
+// Live takes a message that came live. What it keeps of it is its own.
+func (f *Follower) Live(m kvevents.Message) Ask {
+	if f.lively && m.Seq <= f.live {
+		return f.restart(m)
+	}
+	f.live, f.lively = m.Seq, true
+	switch {
+	case f.asked:
+		return f.hold(m)
+	case f.some && m.Seq < f.next:
+		return f.again(m)
+	case f.some && m.Seq == f.next || !f.some && m.Seq == 0:
+		f.apply(m)
+		return Ask{}
+	}
+	f.stats.Gaps++
+	f.hold(m)
+	return f.ask(f.next)
+}
+
+// restart forgets what another publisher has told.
+func (f *Follower) restart(m kvevents.Message) Ask {
+	f.stats.Restarts++
+	ask := f.Start()
+	f.live, f.lively = m.Seq, true
+	f.hold(m)
+	return ask
+}
+
+// again compares a message with its replay.
+func (f *Follower) again(m kvevents.Message) Ask {
+	if !f.known(m) {
+		return f.restart(m)
+	}
+	f.stats.Again++
+	return Ask{}
+}
+
+// known tells whether a message was replayed before it came.
+func (f *Follower) known(m kvevents.Message) bool {
+	i := m.Seq - f.aheadFrom
+	return m.Seq >= f.aheadFrom && i < uint64(len(f.ahead)) && f.ahead[i] == xxh3.Hash(m.Payload)
+}
+
+func (f *Follower) hold(m kvevents.Message) Ask {
+	if len(f.held) >= maxHeld || f.heldBytes+len(m.Payload) > maxHeldBytes {
+		f.held, f.heldBytes = nil, 0 // it shows as a gap when the replay has ended
+	}
+	m.Payload = slices.Clone(m.Payload)
+	f.held = append(f.held, m)
+	f.heldBytes += len(m.Payload)
+	return Ask{}
+}
+
+func (f *Follower) apply(m kvevents.Message) {
+	if !f.some {
+		f.some, f.since = true, m.Seq
+	}
+	f.next = m.Seq + 1
+	f.sink.Apply(m.Payload)
+}
+
+// Replayed takes a message of the replay that was asked for, and its end.
+func (f *Follower) Replayed(m kvevents.Message) Ask {
+	switch {
+	case !f.asked:
+		return Ask{} // of a replay that was given up
+	case m.End:
+		return f.ended()
+	case f.some && m.Seq < f.next:
+		return Ask{}
+	case f.some && m.Seq > f.next:
+		f.stats.Lost++
+		f.forget()
+	}
+	if len(f.ahead) == 0 || m.Seq != f.aheadFrom+uint64(len(f.ahead)) {
+		f.ahead, f.aheadFrom = f.ahead[:0], m.Seq
+	}
+	f.ahead = append(f.ahead, xxh3.Hash(m.Payload))
+	f.apply(m)
+	return Ask{}
+}
+
+// Unanswered gives up the replay that was asked for: nobody has answered in time, or
+// there is nobody to ask.
+func (f *Follower) Unanswered() Ask {
+	if !f.asked {
+		return Ask{}
+	}
+	return f.ended()
+}
+
+// ended goes on with what has waited.
+func (f *Follower) ended() Ask {
+	f.asked = false
+	held := f.held
+	f.held, f.heldBytes = nil, 0
+	for i, m := range held {
+		switch {
+		case f.some && m.Seq < f.next:
+			if !f.known(m) {
+				// One of the two is another publisher's. The replay came later, or comes
+				// again: the message is left out, or this would have no end.
+				f.stats.Restarts++
+				ask := f.Start()
+				f.keep(held[i+1:])
+				return ask
+			}
+			f.stats.Again++
+			continue
+		case f.some && m.Seq > f.next && f.next > f.from:
+			// The replay has brought something, so there may be more.
+			f.stats.Gaps++
+			f.keep(held[i:])
+			return f.ask(f.next)
+		case f.some && m.Seq > f.next:
+			f.stats.Lost++
+			f.forget()
+		}
+		f.apply(m)
+	}
+	return Ask{}
+}
+
+// keep lets messages wait for one more replay.
+func (f *Follower) keep(held []kvevents.Message) {
+	for _, m := range held {
+		f.live, f.lively = m.Seq, true
+		f.hold(m)
+	}
+}

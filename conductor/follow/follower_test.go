@@ -1,0 +1,150 @@
+package follow
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
+
+// blocks is a sink that keeps what is held.
+type blocks map[string]bool
+
+func (b blocks) Clear() { clear(b) }
+
+func (b blocks) Apply(payload []byte) {
+	for change := range strings.FieldsSeq(string(payload)) {
+		if change[0] == '+' {
+			b[change[1:]] = true
+		} else {
+			delete(b, change[1:])
+		}
+	}
+}
+
+// publisher is an engine and the way from it to the follower.
+type publisher struct {
+	held blocks
+	next uint64
+	life int
+	// buffer has what can be asked for, its first number from; wire what is on its way.
+	buffer []string
+	from   uint64
+	wire   []kvevents.Message
+}
+
+const buffered = 6 // messages
+
+func (p *publisher) publish(payload string) {
+	p.held.Apply([]byte(payload))
+	p.buffer = append(p.buffer, payload)
+	if len(p.buffer) > buffered {
+		p.buffer, p.from = p.buffer[1:], p.from+1
+	}
+	p.wire = append(p.wire, kvevents.Message{Seq: p.next, Payload: []byte(payload)})
+	p.next++
+}
+
+func (p *publisher) restart() {
+	*p = publisher{held: blocks{}, life: p.life + 1, wire: p.wire}
+}
+
+// answer answers what is asked until nothing is.
+func (p *publisher) answer(f *Follower, ask Ask) {
+	for ask.Wanted {
+		for i, payload := range p.buffer {
+			if seq := p.from + uint64(i); seq >= ask.From {
+				if again := f.Replayed(kvevents.Message{Seq: seq, Payload: []byte(payload)}); again.Wanted {
+					ask = again
+				}
+			}
+		}
+		ask = f.Replayed(kvevents.Message{End: true})
+	}
+}
+
+// Messages are lost, answers come late, publishers are started anew: once all has come
+// in, nothing is held that the engine does not hold; and if all is known, all is.
+func TestAgainstPublisher(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := &publisher{held: blocks{}}
+		got := blocks{}
+		f := New(got)
+		pending := Ask{}
+		take := func(ask Ask) {
+			if ask.Wanted {
+				pending = ask
+			}
+		}
+		change := func(t *rapid.T) string {
+			return fmt.Sprintf("%s%d.%d", rapid.SampledFrom([]string{"+", "+", "-"}).Draw(t, "kind"), p.life, rapid.IntRange(0, 9).Draw(t, "block"))
+		}
+		answer := func() {
+			ask := pending
+			pending = Ask{}
+			p.answer(f, ask)
+		}
+		for range rapid.IntRange(0, 9).Draw(t, "before it is followed") {
+			p.publish(change(t))
+		}
+		p.wire = nil
+		take(f.Start())
+		deliver := func() {
+			m := p.wire[0]
+			p.wire = p.wire[1:]
+			take(f.Live(m))
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"publish": func(t *rapid.T) { p.publish(change(t)) },
+			"more":    func(t *rapid.T) { p.publish(change(t) + " " + change(t)) },
+			"deliver": func(t *rapid.T) {
+				if len(p.wire) > 0 {
+					deliver()
+				}
+			},
+			"lose": func(t *rapid.T) {
+				if len(p.wire) > 0 && p.wire[0].Seq > 0 { // else nobody could tell the new one from the old
+					p.wire = p.wire[1:]
+				}
+			},
+			"answer": func(t *rapid.T) { answer() },
+			"no answer": func(t *rapid.T) {
+				if pending.Wanted && rapid.IntRange(0, 3).Draw(t, "really") == 0 {
+					pending = f.Unanswered()
+				}
+			},
+			"restart": func(t *rapid.T) {
+				if rapid.IntRange(0, 5).Draw(t, "really") > 0 {
+					return
+				}
+				p.restart()
+				if rapid.Bool().Draw(t, "is seen") {
+					p.wire = nil
+					take(f.Start())
+				}
+			},
+		})
+		p.publish("+last")
+		for len(p.wire) > 0 {
+			deliver()
+			answer()
+		}
+		answer()
+		for block := range got {
+			if !p.held[block] {
+				t.Fatalf("%s is held no more; %+v", block, f.State())
+			}
+		}
+		state := f.State()
+		if !got["last"] || state.CatchingUp || !state.Known || state.Next != p.next {
+			t.Fatalf("%+v, the publisher is at %d; %v", state, p.next, got)
+		}
+		if state.Since == 0 && !maps.Equal(got, p.held) {
+			t.Fatalf("%v are known, %v are held; %+v", got, p.held, state)
+		}
+	})
+}
