@@ -61,7 +61,7 @@ test: setup-peers build build-faults ## everything CI runs, vLLM included
 	$(MAKE) --no-print-directory test-race
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos test-beside-chaos
 	$(MAKE) --no-print-directory test-end-to-end
-	$(PYTEST) tests/soak
+	$(PYTEST) tests/soak tests/cluster
 	$(MAKE) --no-print-directory soak SOAK_MINUTES=3 SEED=7 SOAK='--kind sliding --disk off --slow on'
 
 .PHONY: test-wheel-root
