@@ -109,6 +109,9 @@ func reachOf(ctx context.Context, server *process) (r reach, err error) {
 	return r, err
 }
 
+// spareStoreBytes is room beside the chunks; a daemon takes no store of less than 8 MiB.
+const spareStoreBytes = 16 << 20
+
 // overCluster starts a daemon over the cluster for each size, whose engine's lookup
 // socket is in dir. The caller stops them.
 func overCluster(ctx context.Context, o *Options, dir string, at reach, lease string) (_ func(), err error) {
@@ -134,7 +137,7 @@ func overCluster(ctx context.Context, o *Options, dir string, at reach, lease st
 			return nil, err
 		}
 		// A lookup promises a quarter of the node's memory at most of a cluster.
-		storeBytes := leastBytes + 5*o.Asked*tp*shardBytes
+		storeBytes := spareStoreBytes + 5*o.Asked*tp*shardBytes
 		daemon, err := lookupd(ctx, o.Binaries, runtime, storeBytes, env, clusterReady)
 		if err != nil {
 			return nil, err
