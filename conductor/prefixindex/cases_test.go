@@ -260,3 +260,18 @@ func TestBoundedMemory(t *testing.T) {
 		t.Errorf("%+v", now)
 	}
 }
+
+// A size that can be no block's finds nothing, however its bytes are counted.
+func TestImpossibleBlocks(t *testing.T) {
+	d := newTold(t, Options{})
+	a := d.open(Origin{Instance: "a"})
+	apply(a, blocks("GPU", 0, 1, 2), &kvevents.BlockStored{Hashes: []kvevents.Hash{3, 4}, Medium: "GPU"})
+	for _, size := range []int{-1, 0, maxBlockTokens + 1, 1 << 61, 1<<62 + 4, 1<<63 - 1} {
+		for _, q := range []Query{{Tokens: tokensOf(1, 2)}, {Hashes: []kvevents.Hash{3, 4}}} {
+			q.Model, q.BlockTokens = "m", size
+			if got := d.x.Query(&q, nil); len(got) > 0 {
+				t.Errorf("blocks of %d: %+v", size, got)
+			}
+		}
+	}
+}

@@ -37,6 +37,9 @@ type Match struct {
 	Truncated bool
 }
 
+// maxBlockTokens is the largest block that the decoder passes on.
+const maxBlockTokens = 1 << 24
+
 // firstBlocks and mostBlocks are looked up under one hold of the lock: few at first,
 // for most prompts end early.
 const (
@@ -44,10 +47,11 @@ const (
 	mostBlocks  = 1024
 )
 
-// Query appends a match for each rank that holds the first block of a prompt. What
-// comes in while it looks may count or not.
+// Query appends a match for each rank that holds the first block of a prompt, none
+// where the size of its blocks can be nobody's. What comes in while it looks may count
+// or not.
 func (x *Index) Query(q *Query, dst []Match) []Match {
-	if q.BlockTokens <= 0 {
+	if q.BlockTokens <= 0 || q.BlockTokens > maxBlockTokens {
 		return dst
 	}
 	w, ok := x.walks.Get().(*walk)

@@ -83,7 +83,7 @@ func TestDecodeAffinity(t *testing.T) {
 }
 
 func TestReasonsHaveNames(t *testing.T) {
-	for r, want := range map[Reason]string{Accepted: "accepted", LateFirstToken: "late-first-token", DecodeBusy: "decode-busy", 99: "unknown"} {
+	for r, want := range map[Reason]string{Accepted: "accepted", LateFirstToken: "late-first-token", DecodeBusy: "decode-busy", NoPrefiller: "no-prefiller", 99: "unknown"} {
 		if r.String() != want {
 			t.Errorf("%d is %q, want %q", r, r, want)
 		}

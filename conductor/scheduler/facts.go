@@ -14,9 +14,10 @@ type Request struct {
 
 // cached is the tokens that so many leading blocks save; the last token of a
 // prompt is always computed.
-func (r *Request) cached(blocks int) int { return min(blocks*r.BlockTokens, r.Tokens-1) }
+func (r *Request) cached(blocks int) int { return max(min(blocks*r.BlockTokens, r.Tokens-1), 0) }
 
-// Prefiller is what is known of a prefill instance.
+// Prefiller is what is known of a prefill instance. A moment that has passed, a
+// negative duration, is now.
 type Prefiller struct {
 	// LocalBlocks are the leading blocks of the request that are there when it
 	// would run: present, or computed by what is queued before it.
@@ -39,6 +40,11 @@ type Decoder struct {
 	// CachedBlocks are the leading blocks of the request that it still holds.
 	CachedBlocks int
 }
+
+// queue, egress and ingress are the waits that there are.
+func (p *Prefiller) queue() time.Duration   { return max(p.Queue, 0) }
+func (p *Prefiller) egress() time.Duration  { return max(p.Egress, 0) }
+func (p *Prefiller) ingress() time.Duration { return max(p.Ingress, 0) }
 
 // Facts is the cluster as a request finds it.
 type Facts struct {
@@ -92,6 +98,8 @@ const (
 	LateFirstToken
 	// DecodeBusy: the tokens would come too slowly.
 	DecodeBusy
+	// NoPrefiller: there is no prefill instance.
+	NoPrefiller
 )
 
 // String is the reason as metrics and answers name it.
@@ -103,6 +111,8 @@ func (r Reason) String() string {
 		return "late-first-token"
 	case DecodeBusy:
 		return "decode-busy"
+	case NoPrefiller:
+		return "no-prefiller"
 	}
 	return "unknown"
 }
@@ -111,7 +121,7 @@ func (r Reason) String() string {
 type Decision struct {
 	Refused Reason
 	// Prefill and Decode are indices in Facts. Decode is Nobody if it is chosen
-	// later, or there is none.
+	// later, or there is none; Prefill is under NoPrefiller.
 	Prefill, Decode int
 	// Term is the chosen prefill instance's.
 	Term Term

@@ -103,6 +103,10 @@ func Default() Options {
 // ErrOptions: a Scheduler can't go by these options.
 var ErrOptions = errors.New("scheduler options")
 
+// mostShare bounds what durations are multiplied with, so that an hour stays one that
+// can be told.
+const mostShare = 1e6
+
 // Validate returns all faults.
 func (o *Options) Validate() error {
 	var faults []error
@@ -111,16 +115,19 @@ func (o *Options) Validate() error {
 			faults = append(faults, fmt.Errorf("%w: "+format, append([]any{ErrOptions}, args...)...))
 		}
 	}
+	share := func(name string, v float64) {
+		fault(!(v >= 0 && v <= mostShare), "%s %v; want 0 to %v", name, v, mostShare)
+	}
 	fault(!slices.Contains(Strategies(), o.Strategy), "no strategy %q; want one of %v", o.Strategy, Strategies())
 	fault(!slices.Contains([]Balance{ByThreshold, ByCost, ByLinks}, o.Balance), "no balance %q; want %s, %s or %s", o.Balance, ByThreshold, ByCost, ByLinks)
 	fault(!slices.Contains(Admissions(), o.Admission), "no admission %q; want one of %v", o.Admission, Admissions())
-	fault(!(o.Threshold >= 1), "threshold %v; want 1 or more", o.Threshold)
+	fault(!(o.Threshold >= 1 && o.Threshold <= mostShare), "threshold %v; want 1 to %v", o.Threshold, mostShare)
 	fault(o.Balance == ByLinks && o.LinkWait <= 0, "link wait %v; want more than 0", o.LinkWait)
-	fault(!(o.WorkWeight >= 0), "work weight %v; want 0 or more", o.WorkWeight)
+	share("work weight", o.WorkWeight)
 	fault(o.WorkBacklog < 0, "work backlog %v; want 0 or more", o.WorkBacklog)
-	fault(!(o.Patience >= 0), "patience %v; want 0 or more", o.Patience)
-	fault(!(o.DecodeAffinity >= 0), "decode affinity %v; want 0 or more", o.DecodeAffinity)
+	share("patience", o.Patience)
+	share("decode affinity", o.DecodeAffinity)
 	fault((o.Admission == AdmitPrediction || o.Admission == AdmitFull) && o.Residence <= 0, "residence %v; want more than 0", o.Residence)
-	fault(!(o.Slack >= 0), "slack %v; want 0 or more", o.Slack)
+	share("slack", o.Slack)
 	return errors.Join(faults...)
 }

@@ -22,7 +22,7 @@ type ReplicationOptions struct {
 
 // Validate returns the first fault.
 func (o *ReplicationOptions) Validate() error {
-	if !(o.Uses >= 0) || o.Uses > 0 && o.HalfLife <= 0 || o.MinBlocks < 0 || o.Prefixes < 0 {
+	if !(o.Uses >= 0 && o.Uses <= math.MaxFloat64) || o.Uses > 0 && o.HalfLife <= 0 || o.MinBlocks < 0 || o.Prefixes < 0 {
 		return fmt.Errorf("%w: replication %+v; want no negative values, and a half-life", ErrOptions, *o)
 	}
 	return nil
@@ -71,11 +71,11 @@ func (r *Replication) Used(now time.Duration, key uint64, blocks int, all []Pref
 		switch {
 		case all[i].LocalBlocks >= blocks:
 			have++
-			if all[i].ReadyBlocks >= blocks && (source == Nobody || all[i].Egress < all[source].Egress) {
+			if all[i].ReadyBlocks >= blocks && (source == Nobody || all[i].egress() < all[source].egress()) {
 				source = i
 			}
 		case all[i].Egress > 0 || all[i].Ingress > 0: // its links have better to do
-		case target == Nobody || all[i].Queue < all[target].Queue:
+		case target == Nobody || all[i].queue() < all[target].queue():
 			target = i
 		}
 	}

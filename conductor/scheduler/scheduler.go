@@ -21,10 +21,11 @@ func New(options Options, costs Costs, random *rand.Rand) (*Scheduler, error) {
 	return &Scheduler{options: options, costs: costs, random: random}, nil
 }
 
-// Decide places a request.
-//
-// REQUIRES: there is at least one prefill instance.
+// Decide places a request. Without a prefill instance it is refused.
 func (s *Scheduler) Decide(r *Request, f *Facts) Decision {
+	if len(f.Prefill) == 0 {
+		return Decision{Refused: NoPrefiller, Prefill: Nobody, Decode: Nobody}
+	}
 	s.estimate(r, f)
 	p := s.choose(f)
 	d := Decision{Prefill: p, Decode: Nobody, Term: s.terms[p], Terms: s.terms}
@@ -60,7 +61,7 @@ func (s *Scheduler) estimate(r *Request, f *Facts) {
 func meanQueue(all []Prefiller) time.Duration {
 	var sum time.Duration
 	for i := range all {
-		sum += all[i].Queue
+		sum += all[i].queue()
 	}
 	return sum / time.Duration(len(all))
 }
@@ -80,7 +81,7 @@ func (s *Scheduler) term(r *Request, all []Prefiller, i int) Term {
 		return own
 	}
 	fetched := s.priced(r, &all[i], best)
-	wait := max(all[source].Egress, all[i].Ingress)
+	wait := max(all[source].egress(), all[i].ingress())
 	fetched.Source = source
 	fetched.Transfer = wait + s.costs.Transfer((best-local)*r.BlockTokens)
 	var fetch bool
@@ -106,7 +107,7 @@ func longer(best, local int, threshold float64) bool {
 
 func (s *Scheduler) priced(r *Request, p *Prefiller, blocks int) Term {
 	cached := r.cached(blocks)
-	return Term{CachedBlocks: blocks, Source: Nobody, Queue: p.Queue, Prefill: s.costs.Prefill(r.Tokens, cached), Work: s.costs.Work(r.Tokens, cached)}
+	return Term{CachedBlocks: blocks, Source: Nobody, Queue: p.queue(), Prefill: s.costs.Prefill(r.Tokens, cached), Work: s.costs.Work(r.Tokens, cached)}
 }
 
 // bestSource is the instance from which the longest prefix can be fetched to i:
@@ -116,9 +117,9 @@ func bestSource(all []Prefiller, i int) int {
 	source := Nobody
 	for j := range all {
 		switch {
-		case all[j].ReadyBlocks == 0:
+		case all[j].ReadyBlocks <= 0:
 		case source == Nobody, all[j].ReadyBlocks > all[source].ReadyBlocks,
-			all[j].ReadyBlocks == all[source].ReadyBlocks && all[j].Egress < all[source].Egress:
+			all[j].ReadyBlocks == all[source].ReadyBlocks && all[j].egress() < all[source].egress():
 			source = j
 		}
 	}

@@ -1,7 +1,10 @@
 package scheduler
 
 import (
+	"errors"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -236,5 +239,55 @@ func BenchmarkDecide(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Decide(r, f)
+	}
+}
+
+// TestMomentsThatHavePassed: a wait that is over is none, and saves nobody anything.
+func TestMomentsThatHavePassed(t *testing.T) {
+	s := newScheduler(t, func(o *Options) { o.WorkBacklog = ms(1) })
+	past, now := Prefiller{Queue: -time.Hour, Egress: -time.Hour, Ingress: -time.Hour, LocalBlocks: 5, ReadyBlocks: 5}, Prefiller{LocalBlocks: 5, ReadyBlocks: 5}
+	got := slices.Clone(s.Decide(request(), &Facts{Prefill: []Prefiller{past, {}, past}}).Terms)
+	want := s.Decide(request(), &Facts{Prefill: []Prefiller{now, {}, now}}).Terms
+	if !slices.Equal(got, want) {
+		t.Errorf("%+v\nwant %+v", got, want)
+	}
+}
+
+// TestNothingToPlace: a prompt of nothing has nothing cached, and without an instance
+// all is refused.
+func TestNothingToPlace(t *testing.T) {
+	for _, tokens := range []int{0, 1} {
+		r := &Request{Tokens: tokens, BlockTokens: 100}
+		if got := r.cached(3); got != 0 {
+			t.Errorf("%d tokens have %d cached", tokens, got)
+		}
+	}
+	for _, strategy := range Strategies() {
+		s := newScheduler(t, func(o *Options) { o.Strategy, o.WorkBacklog = strategy, ms(1) })
+		d := s.Decide(request(), &Facts{Decode: make([]Decoder, 1)})
+		if d.Refused != NoPrefiller || d.Prefill != Nobody || d.Decode != Nobody || len(d.Terms) > 0 {
+			t.Errorf("%s: %+v", strategy, d)
+		}
+	}
+}
+
+// TestOptionsAreFinite: what no duration can be multiplied with is refused.
+func TestOptionsAreFinite(t *testing.T) {
+	for _, v := range []float64{math.NaN(), math.Inf(1), 1e300} {
+		for name, change := range map[string]func(*Options){
+			"threshold": func(o *Options) { o.Threshold = v }, "work weight": func(o *Options) { o.WorkWeight = v }, "patience": func(o *Options) { o.Patience = v },
+			"decode affinity": func(o *Options) { o.DecodeAffinity = v }, "slack": func(o *Options) { o.Slack = v },
+		} {
+			o := Default()
+			change(&o)
+			if err := o.Validate(); !errors.Is(err, ErrOptions) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s %v: %v", name, v, err)
+			}
+		}
+	}
+	for _, v := range []float64{math.NaN(), math.Inf(1)} {
+		if err := (&ReplicationOptions{Uses: v, HalfLife: 1}).Validate(); !errors.Is(err, ErrOptions) {
+			t.Errorf("uses %v: %v", v, err)
+		}
 	}
 }
