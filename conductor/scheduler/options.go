@@ -3,6 +3,7 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -121,7 +122,7 @@ func (o *Options) Validate() error {
 	fault(!slices.Contains(Strategies(), o.Strategy), "no strategy %q; want one of %v", o.Strategy, Strategies())
 	fault(!slices.Contains([]Balance{ByThreshold, ByCost, ByLinks}, o.Balance), "no balance %q; want %s, %s or %s", o.Balance, ByThreshold, ByCost, ByLinks)
 	fault(!slices.Contains(Admissions(), o.Admission), "no admission %q; want one of %v", o.Admission, Admissions())
-	fault(!(o.Threshold >= 1 && o.Threshold <= mostShare), "threshold %v; want 1 to %v", o.Threshold, mostShare)
+	fault(!(o.Threshold >= 1 && o.Threshold <= math.MaxFloat64), "threshold %v; want 1 or more", o.Threshold)
 	fault(o.Balance == ByLinks && o.LinkWait <= 0, "link wait %v; want more than 0", o.LinkWait)
 	share("work weight", o.WorkWeight)
 	fault(o.WorkBacklog < 0, "work backlog %v; want 0 or more", o.WorkBacklog)

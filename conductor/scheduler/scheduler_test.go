@@ -275,7 +275,7 @@ func TestNothingToPlace(t *testing.T) {
 func TestOptionsAreFinite(t *testing.T) {
 	for _, v := range []float64{math.NaN(), math.Inf(1), 1e300} {
 		for name, change := range map[string]func(*Options){
-			"threshold": func(o *Options) { o.Threshold = v }, "work weight": func(o *Options) { o.WorkWeight = v }, "patience": func(o *Options) { o.Patience = v },
+			"threshold": func(o *Options) { o.Threshold = v * 1e10 }, "work weight": func(o *Options) { o.WorkWeight = v }, "patience": func(o *Options) { o.Patience = v },
 			"decode affinity": func(o *Options) { o.DecodeAffinity = v }, "slack": func(o *Options) { o.Slack = v },
 		} {
 			o := Default()
