@@ -18,6 +18,12 @@ const maxDepth = 16
 // errDeep: values are nested deeper than maxDepth.
 var errDeep = errors.New("nested too deep")
 
+// errMany: there is more of something than is read.
+var errMany = errors.New("too many values")
+
+// errUnknown: nobody knows what an event of this kind says.
+var errUnknown = errors.New("not known")
+
 // cursor reads MessagePack values one after the other. The first error stays; what
 // is read behind it is zero. What it returns are views of data.
 type cursor struct {

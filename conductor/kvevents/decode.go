@@ -1,9 +1,26 @@
 package kvevents
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
-// MaxBatchBytes bounds a batch: a million blocks of 16 tokens have less.
-const MaxBatchBytes = 128 << 20
+// MaxBatchBytes bounds a batch: what an engine tells of one step. The other limits are
+// for values of a byte or two, which take far more memory once they are read.
+const (
+	MaxBatchBytes = 16 << 20
+	maxEvents     = 1 << 16
+	maxHashes     = 1 << 20
+	maxTokens     = 1 << 22
+)
+
+// What is kept from one batch for the next: so many events, with so many hashes and
+// tokens each.
+const (
+	keptEvents = 256
+	keptHashes = 1 << 10
+	keptTokens = 1 << 13
+)
 
 // maxRank bounds data-parallel ranks, maxNumber groups and the sizes of blocks and
 // windows.
@@ -30,8 +47,9 @@ type Decoder struct {
 func NewDecoder() *Decoder { return &Decoder{texts: map[string]string{}} }
 
 // Decode reads a batch. refused counts the events that could not be read: of a kind
-// that is not known, or with fields that do not fit; err has the first reason. A
-// batch that is none at all is ErrMalformed, and nothing of it is returned.
+// that is not known, or with fields that do not fit; err has the first reason, and see
+// Batch.Doubtful. A batch that is none at all, or too large, is ErrMalformed, and nothing
+// of it is returned.
 //
 // The batch is the caller's until the next call, which fills it anew; ExtraKeys are
 // views of data.
@@ -39,6 +57,7 @@ func (d *Decoder) Decode(data []byte) (batch *Batch, refused int, err error) {
 	if len(data) > MaxBatchBytes {
 		return nil, 0, malformed("%d bytes; at most %d", len(data), MaxBatchBytes)
 	}
+	d.shrink()
 	d.used.stored, d.used.removed = 0, 0
 	d.batch = Batch{Events: d.batch.Events[:0]}
 	c := cursor{data: data}
@@ -47,22 +66,7 @@ func (d *Decoder) Decode(data []byte) (batch *Batch, refused int, err error) {
 		return nil, 0, malformed("an array of %d values", length)
 	}
 	d.batch.Time = readTime(&c)
-	for range c.array() {
-		event, end, fault := d.event(c)
-		if fault == nil {
-			c.at = end
-			d.batch.Events = append(d.batch.Events, event)
-			continue
-		}
-		// It must not hide the next one.
-		if c.skip(); c.err != nil {
-			break
-		}
-		refused++
-		if err == nil {
-			err = fault
-		}
-	}
+	refused, err = d.events(&c)
 	if length > 2 && !c.null() {
 		rank := int(c.natural(maxRank)) //nolint:gosec // small
 		d.batch.Rank = &rank
@@ -80,6 +84,70 @@ func (d *Decoder) Decode(data []byte) (batch *Batch, refused int, err error) {
 		return nil, 0, malformed("time %v", t)
 	}
 	return &d.batch, refused, err
+}
+
+// events reads a batch's events.
+func (d *Decoder) events(c *cursor) (refused int, err error) {
+	n := c.array()
+	if n > maxEvents {
+		c.fail(errMany)
+		return 0, nil
+	}
+	hashes, tokens := 0, 0
+	for range n {
+		event, end, fault := d.event(*c)
+		if fault == nil {
+			c.at = end
+			d.batch.Events = append(d.batch.Events, event)
+			hashes, tokens = hashes+len(d.fields.hashes), tokens+len(d.fields.tokens)
+			if hashes > maxHashes || tokens > maxTokens {
+				c.fail(errMany)
+				return 0, nil
+			}
+			continue
+		}
+		// It must not hide the next one.
+		if c.skip(); c.err != nil {
+			return 0, nil
+		}
+		refused++
+		if err == nil {
+			err = malformed("event of kind %.40q: %v", d.fields.name, fault)
+		}
+		if d.fields.kind != stored {
+			d.batch.Doubtful, d.batch.Events = true, d.batch.Events[:0]
+		}
+	}
+	return refused, err
+}
+
+// shrink gives back what the batch before took beyond what is kept.
+func (d *Decoder) shrink() {
+	for _, slot := range d.stored[:min(d.used.stored, keptEvents)] {
+		slot.event.Hashes, slot.event.TokenIDs = kept(slot.event.Hashes, keptHashes), kept(slot.event.TokenIDs, keptTokens)
+		slot.event.ExtraKeys = nil // of the batch's bytes
+	}
+	for _, slot := range d.removed[:min(d.used.removed, keptEvents)] {
+		slot.event.Hashes = kept(slot.event.Hashes, keptHashes)
+	}
+	if len(d.stored) > keptEvents {
+		d.stored = slices.Clone(d.stored[:keptEvents])
+	}
+	if len(d.removed) > keptEvents {
+		d.removed = slices.Clone(d.removed[:keptEvents])
+	}
+	if cap(d.batch.Events) > keptEvents {
+		d.batch.Events = nil
+	}
+	d.fields.hashes, d.fields.tokens = kept(d.fields.hashes, keptHashes), kept(d.fields.tokens, keptTokens)
+}
+
+// kept returns memory for the next batch, unless it is more than is kept.
+func kept[T any](values []T, most int) []T {
+	if cap(values) > most {
+		return nil
+	}
+	return values
 }
 
 // maxBatchLength bounds the values of a batch; there are three, and may be more.
@@ -106,7 +174,7 @@ func (d *Decoder) event(c cursor) (event Event, end int, err error) {
 		f.readMap(&c)
 	}
 	if c.err != nil {
-		return nil, 0, malformed("event: %v", c.err)
+		return nil, 0, c.err
 	}
 	switch f.kind {
 	case stored:
@@ -116,7 +184,7 @@ func (d *Decoder) event(c cursor) (event Event, end int, err error) {
 	case cleared:
 		return &d.cleared, c.at, nil
 	}
-	return nil, 0, malformed("event of kind %.40q", f.name)
+	return nil, 0, errUnknown
 }
 
 // storedSlot is a BlockStored with the places that its pointers lead to.
@@ -174,8 +242,11 @@ func (d *Decoder) removedEvent(f *fields) Event {
 	return r
 }
 
-// maxTexts bounds the names that a decoder keeps.
-const maxTexts = 1 << 10
+// maxTexts bounds the names that a decoder keeps, and maxText the bytes of one.
+const (
+	maxTexts = 1 << 10
+	maxText  = 1 << 10
+)
 
 // text returns a name as a string.
 func (d *Decoder) text(name []byte) string {
@@ -189,6 +260,9 @@ func (d *Decoder) text(name []byte) string {
 		clear(d.texts)
 	}
 	text := string(name)
+	if len(text) > maxText {
+		return text
+	}
 	d.texts[text] = text
 	return text
 }

@@ -12,7 +12,8 @@
 // maps with names of its own, and the time in milliseconds. The decoder takes all of
 // these, block hashes as numbers, signed or not, or as bytes, of which it keeps the
 // last 64 bits. What it does not know in an event it passes over; an event that it
-// can't read costs that event, not the batch.
+// can't read costs that event, not the batch, and what was known before it unless it
+// only told of new blocks.
 //
 // # Libraries
 //

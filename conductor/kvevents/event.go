@@ -36,6 +36,10 @@ type Batch struct {
 	Events []Event
 	// Rank is the publisher's data-parallel rank, nil when it has none.
 	Rank *int
+	// Doubtful: an event could not be read that may have taken blocks back, one that is
+	// no BlockStored. Nothing that the publisher had told before it is certain any more;
+	// Events are those behind it.
+	Doubtful bool
 }
 
 // Event is BlockStored, BlockRemoved or AllBlocksCleared.

@@ -198,7 +198,12 @@ func (f *fields) readScalar(c *cursor, name string) bool {
 }
 
 func readHashes(c *cursor, dst []Hash) []Hash {
-	for range c.array() {
+	n := c.array()
+	if n > maxHashes {
+		c.fail(errMany)
+		return dst
+	}
+	for range n {
 		dst = append(dst, readHash(c))
 		if c.err != nil {
 			break
@@ -232,6 +237,10 @@ func readTokens(c *cursor, dst []uint32) []uint32 {
 		return dst
 	}
 	n := c.array()
+	if n > maxTokens {
+		c.fail(errMany)
+		return dst
+	}
 	data, at := c.data, c.at
 	dst = slices.Grow(dst, n) // as many bytes are there
 	for range n {

@@ -26,8 +26,12 @@ type scratch struct {
 }
 
 // Apply takes a batch. Events are in the order in which they came; a batch that is
-// lost, and none other, is to be followed by Clear and by whatever tells all anew.
+// lost is to be followed by Clear and by whatever tells all anew. A doubtful one clears:
+// better is to know nothing than what may be gone.
 func (src *Source) Apply(batch *kvevents.Batch) {
+	if batch.Doubtful {
+		src.Clear()
+	}
 	for i, event := range batch.Events {
 		switch e := event.(type) {
 		case *kvevents.BlockStored:

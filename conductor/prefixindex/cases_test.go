@@ -275,3 +275,14 @@ func TestImpossibleBlocks(t *testing.T) {
 		}
 	}
 }
+
+// Behind an event that nobody can read, and that may have taken blocks back, only what
+// comes after it is held.
+func TestDoubtClears(t *testing.T) {
+	d := newTold(t, Options{})
+	a := d.open(Origin{Instance: "a"})
+	apply(a, blocks("GPU", 0, 1, 2))
+	a.Apply(&kvevents.Batch{Doubtful: true, Events: []kvevents.Event{blocks("GPU", 0, 3)}})
+	d.expect(Query{Tokens: tokensOf(1, 2)})
+	d.expect(Query{Tokens: tokensOf(3)}, onGPU("a", 4))
+}
