@@ -153,7 +153,7 @@ func (f *Follower) hold(m kvevents.Message) Ask {
 	if len(f.held) >= maxHeld || f.heldBytes+len(m.Payload) > maxHeldBytes {
 		f.held, f.heldBytes = nil, 0 // it shows as a gap when the replay has ended
 	}
-	m.Payload = slices.Clone(m.Payload)
+	m.Topic, m.Payload = "", slices.Clone(m.Payload)
 	f.held = append(f.held, m)
 	f.heldBytes += len(m.Payload)
 	return Ask{}

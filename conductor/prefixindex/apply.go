@@ -87,7 +87,7 @@ func (src *Source) tierOf(medium string) (Tier, bool) {
 
 // mine tells whether an event is of the source's tenant.
 func (src *Source) mine(tenant string) bool {
-	return tenant == "" || keyOf(tenant, "", "").tenant == src.space.key.tenant
+	return tenant == "" || keyOf(tenant, "", "", "").tenant == src.space.key.tenant
 }
 
 // plan is what is to be done with a BlockStored.
@@ -105,28 +105,30 @@ func (src *Source) store(e *kvevents.BlockStored) {
 	tier, ok := src.tierOf(e.Medium)
 	kind := kindOf(e.SpecKind)
 	n := len(e.Hashes)
-	if !ok || !src.mine(e.Tenant) || kind == ignored {
+	if !ok || !src.mine(e.Tenant) {
 		src.stats.Ignored += uint64(n) //nolint:gosec // a length
-		return
-	}
-	if n == 0 {
 		return
 	}
 	if e.SpecKind == "" && len(e.TokenIDs) > n*e.BlockSize && e.BlockSize > 0 {
 		kind = window // it leaves blocks out
 	}
+	if n == 0 {
+		src.storeNone(e, kind, tier)
+		return
+	}
 	p := plan{blockTokens: e.BlockSize, reuse: src.origin.ReusesReported && e.Parent == nil && len(e.TokenIDs) > 0}
-	p.place = kind == dense && e.BlockSize > 0 && len(e.TokenIDs) == n*e.BlockSize && src.digest(e)
+	p.place = kind == dense && e.BlockSize > 0 && len(e.TokenIDs) == n*e.BlockSize && src.namesAdapter(e) && src.digest(e)
 	s := src.space
 	for first := 0; first < n; first += holdBlocks {
 		last := min(first+holdBlocks, n)
 		s.mu.Lock()
 		l, ok := src.laneOf(groupOf(e.Group), kind, windowTokens(e))
 		if !ok {
+			src.drop(n)
 			s.mu.Unlock()
-			src.stats.Dropped += uint64(n) //nolint:gosec // a length
 			return
 		}
+		src.tells(l, tier)
 		p.who = holdingOf(l, tier)
 		if first == 0 && p.place {
 			p.before, p.place = src.before(e, p.who)
@@ -137,11 +139,38 @@ func (src *Source) store(e *kvevents.BlockStored) {
 	}
 }
 
+// storeNone takes an event that left all blocks out. Of a window it says that there is
+// one, and that the prefix can't be resumed there.
+func (src *Source) storeNone(e *kvevents.BlockStored, kind groupKind, tier Tier) {
+	if kind != window {
+		return
+	}
+	s := src.space
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l, ok := src.laneOf(groupOf(e.Group), kind, windowTokens(e))
+	if !ok {
+		src.drop(1)
+		return
+	}
+	src.tells(l, tier)
+}
+
+// namesAdapter tells whether it is known of which adapter an event's blocks are. Others
+// are known by their hashes only.
+func (src *Source) namesAdapter(e *kvevents.BlockStored) bool {
+	return e.LoraID == nil || e.LoraName != "" || src.origin.LoRA != ""
+}
+
 // windowTokens returns how many tokens, the next one counted, a window goes back; 2, the
-// last block, where it is not told or one state says all.
+// last block, where one state says all. Where it is not told, the window reaches no
+// further back than the blocks that an event does not leave out.
 func windowTokens(e *kvevents.BlockStored) int {
 	if e.SpecKind == "mamba" {
 		return 2
+	}
+	if e.Window == 0 {
+		return max(len(e.Hashes)*e.BlockSize+1, 2)
 	}
 	return max(e.Window, 2)
 }
@@ -199,14 +228,13 @@ func (src *Source) extra(e *kvevents.BlockStored, i int) (extra, salt []byte) {
 // before returns the digest that an event's blocks go on behind.
 func (src *Source) before(e *kvevents.BlockStored, who holding) (digest, bool) {
 	if e.Parent == nil {
-		c := context{tenant: src.space.key.tenant, model: src.space.key.model, lora: e.LoraName, salt: src.origin.Salt, blockTokens: e.BlockSize}
+		c := context{tenant: src.space.key.tenant, model: src.space.key.model, lora: e.LoraName, engineSalt: src.origin.Salt, blockTokens: e.BlockSize}
 		if c.lora == "" {
 			c.lora = src.origin.LoRA
 		}
 		if len(src.scratch.extras) > 0 {
-			if _, salt := src.extra(e, 0); len(salt) > 0 {
-				c.salt = joinSalts(c.salt, string(salt))
-			}
+			_, salt := src.extra(e, 0)
+			c.salt = string(salt)
 		}
 		return src.hasher.root(&c), true
 	}
@@ -228,14 +256,6 @@ func (src *Source) before(e *kvevents.BlockStored, who holding) (digest, bool) {
 		return digest{}, false
 	}
 	return found.chain, true
-}
-
-// joinSalts makes one of an engine's salt and a request's: either alone is itself.
-func joinSalts(engine, request string) string {
-	if engine == "" || request == "" {
-		return engine + request
-	}
-	return engine + "\x00" + request
 }
 
 // storeLocked adds a copy of each block; the first of them is the event's block at
@@ -273,7 +293,7 @@ func (src *Source) storeBlock(p *plan, hash kvevents.Hash, chain digest) {
 			continue
 		}
 		if p.place && !rec.placed() && !s.place(l, chain, p.blockTokens) {
-			src.drop()
+			src.drop(1)
 			return
 		}
 		src.hold(p, rec)
@@ -286,27 +306,28 @@ func (src *Source) storeBlock(p *plan, hash kvevents.Hash, chain digest) {
 	}
 	l := s.records.take(&s.budget)
 	if l == 0 {
-		src.drop()
+		src.drop(1)
 		return
 	}
 	rec := s.records.at(l)
 	rec.hash = hash
 	if !s.tables[byHash].insert(rec.keyOf(byHash), l, &s.budget) {
 		s.records.release(l)
-		src.drop()
+		src.drop(1)
 		return
 	}
 	if p.place && !s.place(l, chain, p.blockTokens) {
 		s.forget(l)
-		src.drop()
+		src.drop(1)
 		return
 	}
 	src.hold(p, rec)
 }
 
-func (src *Source) drop() {
-	src.stats.Dropped++
-	src.space.slots[src.slot].dropped++
+// drop counts blocks for which there is no memory. The space is locked.
+func (src *Source) drop(blocks int) {
+	src.stats.Dropped += uint64(blocks)                 //nolint:gosec // a length
+	src.space.slots[src.slot].dropped += uint64(blocks) //nolint:gosec // a length
 }
 
 // place says what comes before a record's block, false when there is no memory.
@@ -338,24 +359,12 @@ func (src *Source) hold(p *plan, rec *record) {
 	again, ok := s.add(rec, p.who)
 	switch {
 	case !ok:
-		src.drop()
+		src.drop(1)
+		return
 	case again:
 		src.stats.Again++
-	default:
-		src.count(p.who, 1)
 	}
 	src.stats.Stored++
-}
-
-// count counts the blocks of a lane in a tier, and of which lanes a prefix is made.
-func (src *Source) count(who holding, by int) {
-	s := src.space
-	ln := &s.lanes[who.lane()]
-	was := ln.blocks[who.tier()] > 0
-	ln.blocks[who.tier()] += by
-	if is := ln.blocks[who.tier()] > 0; ln.kind == dense && was != is {
-		s.slots[src.slot].dense[who.tier()] += by
-	}
 }
 
 // isHeld tells whether a record is held.
@@ -418,11 +427,7 @@ func (src *Source) removeBlock(hash kvevents.Hash, who holding) {
 	found := false
 	for _, l := range src.scratch.links {
 		rec := s.records.at(l)
-		gone, ok := s.drop(rec, who)
-		found = found || ok
-		if gone {
-			src.count(who, -1)
-		}
+		found = s.drop(rec, who) || found
 		if rec.holders == 0 {
 			s.forget(l)
 		}

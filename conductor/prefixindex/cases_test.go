@@ -131,7 +131,7 @@ func TestWhatIsNotTokensKeepsApart(t *testing.T) {
 	d.expect(Query{Tokens: prompt, Salt: "s"}, onGPU("salted", 8))
 	d.expect(Query{Tokens: prompt, LoRA: "l"}, onGPU("adapted", 8))
 	d.expect(Query{Tokens: prompt, LoRA: "l", Salt: "s"}, onGPU("both", 8))
-	d.expect(Query{Tokens: prompt, Salt: "w8a8"}, onGPU("quantised", 8))
+	d.expect(Query{Tokens: prompt, EngineSalt: "w8a8"}, onGPU("quantised", 8))
 	d.expect(Query{Tokens: prompt, Tenant: "t"}, onGPU("tenant", 8))
 	d.expect(Query{Tokens: prompt, Tenant: "u"})
 	d.expect(Query{Tokens: prompt, Salt: "l"})
@@ -227,14 +227,14 @@ func TestClearedIsGone(t *testing.T) {
 	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("b", 4))
 	for d.x.Sweep(1) {
 	}
-	if used := d.x.spaces[keyOf("", "m", "")].records.used; used != 1001 {
+	if used := d.x.spaces[keyOf("", "m", "", "")].records.used; used != 1001 {
 		t.Errorf("%d records", used)
 	}
 	b.Close()
 	a.Close()
 	for d.x.Sweep(100) {
 	}
-	if used := d.x.spaces[keyOf("", "m", "")].records.used; used != 0 {
+	if used := d.x.spaces[keyOf("", "m", "", "")].records.used; used != 0 {
 		t.Errorf("%d records", used)
 	}
 }

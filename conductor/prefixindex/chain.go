@@ -37,7 +37,7 @@ func (h *hasher) sum(data []byte) digest {
 // equal for blocks to be.
 func (h *hasher) root(c *context) digest {
 	h.buf = h.buf[:0]
-	for _, text := range [...]string{c.tenant, c.model, c.lora, c.salt} {
+	for _, text := range [...]string{c.tenant, c.model, c.lora, c.engineSalt, c.salt} {
 		h.buf = binary.LittleEndian.AppendUint64(h.buf, uint64(len(text)))
 		h.buf = append(h.buf, text...)
 	}
@@ -68,6 +68,6 @@ func (h *hasher) next(before, block digest) digest {
 
 // context is what blocks must have in common besides their tokens.
 type context struct {
-	tenant, model, lora, salt string
-	blockTokens               int
+	tenant, model, lora, engineSalt, salt string
+	blockTokens                           int
 }

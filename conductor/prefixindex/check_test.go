@@ -27,7 +27,6 @@ func (s *space) check() error {
 	}
 	used, placed := 0, 0
 	units := map[uint32]bool{} // of lists in use
-	blocks := map[uint32][tiers]int{}
 	chains := map[digest]int{}
 	for n := range len(s.records.pages) * pageRecords {
 		l := link(n + 1)
@@ -42,7 +41,7 @@ func (s *space) check() error {
 		if rec.holders == 0 {
 			return fmt.Errorf("record %d is held by nobody", l)
 		}
-		if err := s.checkHolders(rec, units, blocks); err != nil {
+		if err := s.checkHolders(rec, units); err != nil {
 			return fmt.Errorf("record %d: %w", l, err)
 		}
 		if !s.tables[byHash].finds(rec.keyOf(byHash), l) {
@@ -69,15 +68,23 @@ func (s *space) check() error {
 			return fmt.Errorf("table %d: %w", which, err)
 		}
 	}
+	dense := make([][tiers]int, len(s.slots))
 	for l := range s.lanes {
-		if ln := &s.lanes[l]; !ln.retired && ln.blocks != blocks[uint32(l)] {
-			return fmt.Errorf("lane %d has blocks %v, counts %v", l, blocks[uint32(l)], ln.blocks)
+		for tier := range Tier(tiers) {
+			if ln := &s.lanes[l]; ln.kind != window && ln.told.has(tier) && !ln.retired {
+				dense[ln.slot][tier]++
+			}
+		}
+	}
+	for i := range s.slots {
+		if s.slots[i].dense != dense[i] {
+			return fmt.Errorf("slot %d has lanes %v, counts %v", i, dense[i], s.slots[i].dense)
 		}
 	}
 	return s.lists.check(units)
 }
 
-func (s *space) checkHolders(rec *record, units map[uint32]bool, blocks map[uint32][tiers]int) error {
+func (s *space) checkHolders(rec *record, units map[uint32]bool) error {
 	var one [1]holding
 	held := s.view(rec.holders, &one)
 	if rec.holders&isList != 0 {
@@ -96,9 +103,9 @@ func (s *space) checkHolders(rec *record, units map[uint32]bool, blocks map[uint
 		if h.count() == 0 || h.tier() >= tiers || i > 0 && held[i-1]&whose >= h&whose {
 			return fmt.Errorf("holdings %x", held)
 		}
-		counted := blocks[h.lane()]
-		counted[h.tier()]++
-		blocks[h.lane()] = counted
+		if !s.lanes[h.lane()].retired && !s.lanes[h.lane()].told.has(h.tier()) {
+			return fmt.Errorf("holdings %x of a lane that was never told of", held)
+		}
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func TestConcurrently(t *testing.T) {
 	if err := x.check(); err != nil {
 		t.Error(err)
 	}
-	if used := x.spaces[keyOf("", "m", "")].records.used; used != 3 {
+	if used := x.spaces[keyOf("", "m", "", "")].records.used; used != 3 {
 		t.Errorf("%d records are left", used)
 	}
 }

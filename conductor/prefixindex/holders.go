@@ -163,24 +163,23 @@ func (s *space) insertHolding(rec *record, held []holding, i int, who holding) b
 	return true
 }
 
-// drop takes a copy away. ok: there was one. gone: it was the last one of this lane in
-// this tier.
-func (s *space) drop(rec *record, who holding) (gone, ok bool) {
+// drop takes a copy away, false when there was none.
+func (s *space) drop(rec *record, who holding) bool {
 	var one [1]holding
 	held := s.view(rec.holders, &one)
 	i, found := slices.BinarySearchFunc(held, who, func(a, b holding) int { return int(a>>countBits) - int(b>>countBits) })
 	if !found {
-		return false, false
+		return false
 	}
 	if held[i].count() > 1 {
 		held[i]--
 		if rec.holders&isList == 0 {
 			rec.holders = holders(held[i])
 		}
-		return false, true
+		return true
 	}
 	s.keep(rec, func(h holding) bool { return h&whose != who })
-	return true, true
+	return true
 }
 
 // keep drops the holdings for which keep is false.

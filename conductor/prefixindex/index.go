@@ -55,6 +55,9 @@ func (b *budget) take(n int64) bool {
 // equal blocks by the same hash, if they hash in the same way.
 type spaceKey struct {
 	tenant, model string
+	// lora is the adapter of engines that have one and do not name it: it is not in their
+	// hashes either.
+	lora string
 	// salt is that of the engines, not of their requests: one that says that their
 	// blocks are of another kind, such as of another quantisation.
 	salt string
@@ -63,11 +66,11 @@ type spaceKey struct {
 // DefaultTenant is the tenant of whoever names none.
 const DefaultTenant = "default"
 
-func keyOf(tenant, model, salt string) spaceKey {
+func keyOf(tenant, model, lora, salt string) spaceKey {
 	if tenant == "" {
 		tenant = DefaultTenant
 	}
-	return spaceKey{tenant, model, salt}
+	return spaceKey{tenant, model, lora, salt}
 }
 
 // space is a tenant's blocks of one model.
@@ -111,8 +114,8 @@ type lane struct {
 	// windowTokens, of a window, is how far it goes back, the next token counted.
 	windowTokens int
 	retired      bool
-	// blocks counts what is held, by tier, once however many copies there are.
-	blocks [tiers]int
+	// told are the tiers in which it was told of.
+	told tierSet
 }
 
 func (x *Index) space(key spaceKey, create bool) *space {

@@ -21,9 +21,9 @@ type model struct {
 // modelBlock is a block under one hash; content is what it and those before it hold,
 // empty when nobody has told.
 type modelBlock struct {
-	salt, content string
-	hash          kvevents.Hash
-	copies        map[modelCopy]int
+	space, content string
+	hash           kvevents.Hash
+	copies         map[modelCopy]int
 }
 
 type modelCopy struct {
@@ -38,23 +38,39 @@ type modelSource struct {
 	scheme string // how its engine hashes
 	// windows are the groups that are windows, and how many blocks they need.
 	windows map[int]int
-	// told are the groups that it has told of since it was cleared.
-	told map[int]bool
+	// told are the groups that it has told of since it was cleared, and where.
+	told map[modelGroup]bool
 	open bool
+}
+
+// modelGroup is a group in a tier.
+type modelGroup struct {
+	group int
+	tier  Tier
+}
+
+// space names what engines have in common that call equal blocks by the same hash.
+func (src *modelSource) space() string { return src.origin.LoRA + "|" + src.origin.Salt }
+
+// tells whether a group was told of, wherever.
+func (src *modelSource) tells(group int) bool {
+	return src.told[modelGroup{group, GPU}] || src.told[modelGroup{group, CPU}] || src.told[modelGroup{group, Disk}]
 }
 
 const modelTokens = 2 // a block
 
 // prompt is what a block and those before it are.
 type prompt struct {
-	lora, salt string
-	tokens     []uint32
+	lora, engineSalt, salt string
+	tokens                 []uint32
 }
 
 func (p prompt) upTo(blocks int) prompt { p.tokens = p.tokens[:blocks*modelTokens]; return p }
 
 // content is what must be equal for blocks to be.
-func (p prompt) content() string { return fmt.Sprint(p.lora, "|", p.salt, "|", p.tokens) }
+func (p prompt) content() string {
+	return fmt.Sprint(p.lora, "|", p.engineSalt, "|", p.salt, "|", p.tokens)
+}
 
 // hash is an engine's.
 func (p prompt) hash(scheme string) kvevents.Hash {
@@ -63,9 +79,9 @@ func (p prompt) hash(scheme string) kvevents.Hash {
 	return kvevents.Hash(h.Sum64())
 }
 
-func (m *model) find(salt string, hash kvevents.Hash) *modelBlock {
+func (m *model) find(space string, hash kvevents.Hash) *modelBlock {
 	for _, b := range m.blocks {
-		if b.salt == salt && b.hash == hash {
+		if b.space == space && b.hash == hash {
 			return b
 		}
 	}
@@ -73,9 +89,9 @@ func (m *model) find(salt string, hash kvevents.Hash) *modelBlock {
 }
 
 func (m *model) store(src *modelSource, group int, tier Tier, hash kvevents.Hash, content string) {
-	b := m.find(src.origin.Salt, hash)
+	b := m.find(src.space(), hash)
 	if b == nil {
-		b = &modelBlock{salt: src.origin.Salt, hash: hash, copies: map[modelCopy]int{}}
+		b = &modelBlock{space: src.space(), hash: hash, copies: map[modelCopy]int{}}
 		m.blocks = append(m.blocks, b)
 	}
 	if b.content == "" {
@@ -99,33 +115,29 @@ func (m *model) prune(gone func(modelCopy) bool) {
 // holds tells whether a source's group has a block in a tier.
 func (m *model) holds(src *modelSource, group int, tier Tier, content string) bool {
 	return slices.ContainsFunc(m.blocks, func(b *modelBlock) bool {
-		return b.salt == src.origin.Salt && b.content == content && b.copies[modelCopy{src, group, tier}] > 0
+		return b.space == src.space() && b.content == content && b.copies[modelCopy{src, group, tier}] > 0
 	})
 }
 
 // has tells whether all groups of a source of which a prefix has to be whole have a
 // block.
 func (m *model) has(src *modelSource, tier Tier, content string) bool {
-	groups := map[int]bool{}
-	for _, b := range m.blocks {
-		for c := range b.copies {
-			if _, isWindow := src.windows[c.group]; c.source == src && c.tier == tier && !isWindow {
-				groups[c.group] = true
-			}
+	some := false
+	for told := range src.told {
+		if _, isWindow := src.windows[told.group]; told.tier != tier || isWindow {
+			continue
 		}
-	}
-	for group := range groups {
-		if !m.holds(src, group, tier, content) {
+		if some = true; !m.holds(src, told.group, tier, content) {
 			return false
 		}
 	}
-	return len(groups) > 0
+	return some
 }
 
 // windowsAllow tells whether a prefix can end behind some blocks.
 func (m *model) windowsAllow(src *modelSource, p prompt, blocks int, where []Tier) bool {
 	for group, need := range src.windows {
-		for i := max(blocks-need, 0); src.told[group] && i < blocks; i++ {
+		for i := max(blocks-need, 0); src.tells(group) && i < blocks; i++ {
 			content := p.upTo(i + 1).content()
 			if !slices.ContainsFunc(where, func(tier Tier) bool { return m.holds(src, group, tier, content) }) {
 				return false
@@ -140,13 +152,13 @@ func (m *model) query(p prompt, instance string) []Match {
 	total := len(p.tokens) / modelTokens
 	var found []Match
 	for _, src := range m.sources {
-		if !src.open || src.origin.Salt != "" && src.origin.Salt != p.salt || instance != "" && src.origin.Instance != instance {
+		if !src.open || src.origin.Salt != p.engineSalt || src.origin.LoRA != "" && src.origin.LoRA != p.lora || instance != "" && src.origin.Instance != instance {
 			continue
 		}
 		var store *modelSource
 		ranks := 0
 		for _, other := range m.sources {
-			if other.open && other.origin.Instance == src.origin.Instance && other.origin.Salt == src.origin.Salt {
+			if other.open && other.origin.Instance == src.origin.Instance && other.space() == src.space() {
 				if other.origin.Rank == Shared {
 					store = other
 				} else {
@@ -205,7 +217,7 @@ type machine struct {
 
 func (c *machine) open(src *modelSource) {
 	src.real, src.open = c.x.Open(src.origin), true
-	src.told = map[int]bool{}
+	src.told = map[modelGroup]bool{}
 }
 
 func drawPrompt(t *rapid.T) prompt {
@@ -224,8 +236,8 @@ var modelMedia = [tiers]string{kvevents.MediumGPU, "cpu", kvevents.MediumStorage
 func (c *machine) store(t *rapid.T) {
 	src := rapid.SampledFrom(c.m.sources).Draw(t, "source")
 	p := drawPrompt(t)
-	if src.origin.Salt != "" {
-		p.salt = "" // the engine's own is enough here
+	if src.origin.LoRA != "" {
+		p.lora = "" // it does not say
 	}
 	last := len(p.tokens) / modelTokens
 	first := rapid.IntRange(0, last-1).Draw(t, "first")
@@ -243,7 +255,7 @@ func (c *machine) store(t *rapid.T) {
 	if first > 0 {
 		parent := p.upTo(first).hash(src.scheme)
 		e.Parent = &parent
-		b := c.m.find(src.origin.Salt, parent)
+		b := c.m.find(src.space(), parent)
 		placed = placed && b != nil && b.content != ""
 	}
 	if byHash {
@@ -254,9 +266,12 @@ func (c *machine) store(t *rapid.T) {
 			e.HasExtraKeys, e.ExtraKeys = true, extraKeys(p, first, last)
 		}
 	}
-	src.told[group] = true
+	src.told[modelGroup{group, tier}] = true
 	effective := p
-	effective.salt = joinSalts(src.origin.Salt, p.salt)
+	effective.engineSalt = src.origin.Salt
+	if p.lora == "" {
+		effective.lora = src.origin.LoRA
+	}
 	for i := first; i < last; i++ {
 		hash := p.upTo(i + 1).hash(src.scheme)
 		e.Hashes = append(e.Hashes, hash)
@@ -304,7 +319,7 @@ func (c *machine) remove(t *rapid.T) {
 		}
 		e.Hashes = append(e.Hashes, hash)
 		for _, b := range c.m.blocks {
-			if who := (modelCopy{src, group, tier}); b.salt == src.origin.Salt && b.hash == hash && b.copies[who] > 0 {
+			if who := (modelCopy{src, group, tier}); b.space == src.space() && b.hash == hash && b.copies[who] > 0 {
 				b.copies[who]--
 			}
 		}
@@ -330,9 +345,10 @@ func (c *machine) check(t *rapid.T) {
 		t.Fatal(err)
 	}
 	p := drawPrompt(t)
+	p.engineSalt = rapid.SampledFrom([]string{"", "", "s"}).Draw(t, "engine salt")
 	instance := rapid.SampledFrom([]string{"", "", "", "e1", "nobody"}).Draw(t, "instance")
 	want := sorted(c.m.query(p, instance))
-	q := &Query{Model: "m", LoRA: p.lora, Salt: p.salt, BlockTokens: modelTokens, Tokens: littleEndian(p.tokens), Instance: instance}
+	q := &Query{Model: "m", LoRA: p.lora, Salt: p.salt, EngineSalt: p.engineSalt, BlockTokens: modelTokens, Tokens: littleEndian(p.tokens), Instance: instance}
 	if got := sorted(c.x.Query(q, nil)); !slices.Equal(got, want) {
 		t.Fatalf("%+v\n got %+v\nwant %+v", p, got, want)
 	}
@@ -345,8 +361,8 @@ func TestAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c := &machine{x: New(Options{Seed: rapid.Uint64().Draw(t, "seed")})}
 		for _, origin := range []Origin{
-			{Instance: "e1"}, {Instance: "e1", Rank: 1}, {Instance: "e1", Rank: Shared}, {Instance: "e2", LoRA: ""}, {Instance: "e3", Salt: "s"},
-			{Instance: "e4", Rank: Shared},
+			{Instance: "e1"}, {Instance: "e1", Rank: 1}, {Instance: "e1", Rank: Shared}, {Instance: "e2"}, {Instance: "e3", Salt: "s"},
+			{Instance: "e4", Rank: Shared}, {Instance: "e5", LoRA: "a"},
 		} {
 			origin.Model = "m"
 			src := &modelSource{origin: origin, scheme: "sha256", windows: map[int]int{}}

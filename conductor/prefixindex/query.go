@@ -11,8 +11,9 @@ type Query struct {
 	// Tenant and Model, LoRA and BlockTokens must be those of the blocks.
 	Tenant, Model, LoRA string
 	BlockTokens         int
-	// Salt is the request's cache salt, or the salt of engines that are set apart.
-	Salt string
+	// Salt is the request's cache salt; EngineSalt is Origin.Salt of the engines that are
+	// asked for.
+	Salt, EngineSalt string
 	// Instance, when not empty, is the only one that is wanted.
 	Instance string
 	// Tokens are the prompt's, little-endian in 32 bits. What is left over behind the
@@ -63,8 +64,8 @@ func (x *Index) Query(q *Query, dst []Match) []Match {
 		w.q = nil
 		x.walks.Put(w)
 	}()
-	for _, salt := range saltsOf(q) {
-		s := x.space(keyOf(q.Tenant, q.Model, salt), false)
+	for _, lora := range adaptersOf(q) {
+		s := x.space(keyOf(q.Tenant, q.Model, lora, q.EngineSalt), false)
 		if s == nil {
 			continue
 		}
@@ -79,12 +80,13 @@ func (x *Index) Query(q *Query, dst []Match) []Match {
 	return dst
 }
 
-// saltsOf returns the salts of the spaces in which a query's blocks may be.
-func saltsOf(q *Query) []string {
-	if q.Salt == "" {
+// adaptersOf returns the adapters of the spaces in which a query's blocks may be: of
+// engines that name theirs with their blocks, and of those that have the one.
+func adaptersOf(q *Query) []string {
+	if q.LoRA == "" {
 		return []string{""}
 	}
-	return []string{"", q.Salt}
+	return []string{"", q.LoRA}
 }
 
 // byTokens looks up blocks by their digests.
@@ -93,7 +95,7 @@ func (w *walk) byTokens(s *space, h *hasher, dst []Match) []Match {
 	if len(w.q.Tokens) < blockBytes {
 		return dst
 	}
-	key := context{tenant: s.key.tenant, model: s.key.model, lora: w.q.LoRA, salt: w.q.Salt, blockTokens: w.q.BlockTokens}
+	key := context{tenant: s.key.tenant, model: s.key.model, lora: w.q.LoRA, engineSalt: w.q.EngineSalt, salt: w.q.Salt, blockTokens: w.q.BlockTokens}
 	before, tokens := h.root(&key), w.q.Tokens
 	for size := firstBlocks; len(tokens) >= blockBytes; size = min(4*size, mostBlocks) {
 		w.chain = w.chain[:0]
@@ -163,7 +165,15 @@ func (f *found) join(s *space, i int, rec *record) {
 		f.holders[i] = 0
 	}
 	f.joined[i] = append(f.joined[i], s.view(rec.holders, &one)...)
-	slices.Sort(f.joined[i])
+}
+
+// joinedAll puts what was joined in order, each holder once: it may hold several of the
+// records.
+func (f *found) joinedAll() {
+	for i, held := range f.joined {
+		slices.Sort(held)
+		f.joined[i] = slices.CompactFunc(held, func(a, b holding) bool { return (a^b)&whose == 0 })
+	}
 }
 
 // of returns the holders of a block.
@@ -195,6 +205,7 @@ func (s *space) findChains(chain []digest, f *found) {
 			}
 		}
 	}
+	f.joinedAll()
 }
 
 // findHashes finds who holds blocks of a size, or of one that is not known, by their
@@ -212,4 +223,5 @@ func (s *space) findHashes(hashes []kvevents.Hash, blockTokens int, f *found) {
 			}
 		}
 	}
+	f.joinedAll()
 }

@@ -55,7 +55,7 @@ type Stats struct {
 // Open begins a stream. Two of one instance and rank are two: what either holds counts.
 func (x *Index) Open(origin Origin) *Source {
 	src := &Source{
-		origin: origin, space: x.space(keyOf(origin.Tenant, origin.Model, origin.Salt), true), lanes: map[int]uint32{},
+		origin: origin, space: x.space(keyOf(origin.Tenant, origin.Model, origin.LoRA, origin.Salt), true), lanes: map[int]uint32{},
 		hasher: hasher{seed: x.opts.Seed},
 	}
 	s := src.space
@@ -138,21 +138,22 @@ func (src *Source) Close() {
 type groupKind uint8
 
 const (
-	dense   groupKind = iota + 1 // all of it
-	window                       // its last blocks
-	ignored                      // nothing, or it is not known what
+	dense  groupKind = iota + 1 // all of it
+	window                      // its last blocks
 )
 
-// kindOf returns a group's kind by vLLM's name of it.
+// kindOf returns a group's kind by vLLM's name of it. Of one that is not known, or of
+// chunks of attention, all blocks are asked for: that may be too many, and never too few.
 func kindOf(spec string) groupKind {
 	switch spec {
-	case "", "full_attention", "mla_attention", "sink_full_attention":
-		return dense
 	case "sliding_window", "sliding_window_mla", "mamba":
 		return window
 	}
-	return ignored
+	return dense
 }
+
+// maxGroups bounds the groups of a source; no engine has more than a handful.
+const maxGroups = 64
 
 // laneOf returns the lane of an event's group, false when there is none left.
 func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, bool) {
@@ -165,6 +166,8 @@ func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, 
 	}
 	var l uint32
 	switch n := len(s.free); {
+	case len(src.lanes) >= maxGroups:
+		return 0, false
 	case n > 0:
 		l, s.free = s.free[n-1], s.free[:n-1]
 	case len(s.lanes) < maxLanes:
@@ -181,6 +184,20 @@ func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, 
 	return l, true
 }
 
+// tells notes that a lane's group is told of in a tier: from then on, until it is
+// cleared, a prefix has to be held in it. That none of its blocks is left does not make
+// it a group that there is not.
+func (src *Source) tells(l uint32, tier Tier) {
+	ln := &src.space.lanes[l]
+	if ln.told.has(tier) {
+		return
+	}
+	ln.told |= 1 << tier
+	if ln.kind == dense {
+		src.space.slots[src.slot].dense[tier]++
+	}
+}
+
 // becomesWindow notes that a group is a window: vLLM's GPU events do not say so, until
 // one comes that leaves blocks out.
 func (src *Source) becomesWindow(l uint32, tokens int) {
@@ -191,8 +208,8 @@ func (src *Source) becomesWindow(l uint32, tokens int) {
 		return
 	}
 	ln.kind = window
-	for tier, blocks := range ln.blocks {
-		if blocks > 0 {
+	for tier := range Tier(tiers) {
+		if ln.told.has(tier) {
 			sl.dense[tier]--
 		}
 	}
