@@ -49,9 +49,11 @@ var _ Lower = (*disk.Tier)(nil)
 // Cluster is a Lower that other nodes share: what is in it must be asked.
 type Cluster interface {
 	Lower
-	// Open makes a namespace known, which was reset so many times since the segment
-	// was made.
-	Open(spec *kv.NamespaceSpec, resets uint32)
+	// Open makes a namespace known. soiled: what is there may be of before a reset.
+	Open(spec *kv.NamespaceSpec, soiled bool)
+	// Clean tells that nothing of before the namespace's last reset is there. Until
+	// then it is soiled for the next master, whatever becomes of this one.
+	Clean(digest [32]byte) bool
 	// Era is the number of the time since the cluster last began to serve, 0 while it
 	// does not: what it had before, it may have lost.
 	Era() uint8
@@ -110,7 +112,26 @@ func (m *Master) SetCluster(c Cluster, writeBack bool) {
 
 func (m *Master) openBelowLocked(id store.NamespaceID) {
 	if m.lower != nil && m.lower.cluster != nil {
-		m.lower.cluster.Open(m.namespaces[id].spec, m.seg.resets(int(id)))
+		m.lower.cluster.Open(m.namespaces[id].spec, m.seg.resets(int(id)) != m.seg.cleanReset(int(id)))
+	}
+}
+
+// noteCleanLocked notes in the segment which resets are through in the cluster.
+func (m *Master) noteCleanLocked() {
+	if m.lower == nil || m.lower.cluster == nil {
+		return
+	}
+	for id, ns := range m.namespaces {
+		if ns == nil || m.seg.resets(id) == 0 {
+			continue
+		}
+		clean, through := m.seg.resets(id), m.lower.cluster.Clean(ns.digest)
+		if !through {
+			clean-- // of what came late, too
+		}
+		if through != (m.seg.cleanReset(id) == m.seg.resets(id)) {
+			m.seg.setCleanReset(id, clean)
+		}
 	}
 }
 

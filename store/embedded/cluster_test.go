@@ -21,31 +21,33 @@ type fakeCluster struct {
 	era     uint8
 	refuses bool
 	left    map[[32]byte]bool
+	soiled  map[[32]byte]bool // at Open, until the test says otherwise
 	puts    []func(error)
 	gets    []func(error)
 	asked   int
 }
 
 func newFakeCluster() *fakeCluster {
-	return &fakeCluster{objects: map[disk.Key][][]byte{}, known: map[disk.Key]kv.Existence{}, era: 1, left: map[[32]byte]bool{}}
+	return &fakeCluster{objects: map[disk.Key][][]byte{}, known: map[disk.Key]kv.Existence{}, era: 1, left: map[[32]byte]bool{}, soiled: map[[32]byte]bool{}}
 }
 
 func (c *fakeCluster) Look(key *disk.Key) (disk.Found, bool) {
 	return disk.Found{Bytes: 1}, c.known[*key] == kv.Present
 }
-func (c *fakeCluster) Offers(key *disk.Key) (disk.Found, bool) { return c.Look(key) }
-func (c *fakeCluster) MissOnce(key *disk.Key)                  { c.known[*key] = kv.Absent }
-func (c *fakeCluster) Touch(*disk.Key)                         {}
-func (c *fakeCluster) CanFetch() bool                          { return true }
-func (c *fakeCluster) CanDemote(uint64) bool                   { return !c.refuses }
-func (c *fakeCluster) QueueBytes() uint64                      { return 1 << 20 }
-func (c *fakeCluster) Deadline(time.Duration) uint32           { return 0 }
-func (c *fakeCluster) Left(uint32) time.Duration               { return 0 }
-func (c *fakeCluster) Open(*kv.NamespaceSpec, uint32)          {}
-func (c *fakeCluster) Era() uint8                              { return c.era }
-func (c *fakeCluster) Takes(digest [32]byte) bool              { return !c.left[digest] }
-func (c *fakeCluster) Forget(key *disk.Key)                    { c.known[*key] = kv.Absent }
-func (c *fakeCluster) Leave(digest [32]byte)                   { c.left[digest] = true }
+func (c *fakeCluster) Offers(key *disk.Key) (disk.Found, bool)  { return c.Look(key) }
+func (c *fakeCluster) MissOnce(key *disk.Key)                   { c.known[*key] = kv.Absent }
+func (c *fakeCluster) Touch(*disk.Key)                          {}
+func (c *fakeCluster) CanFetch() bool                           { return true }
+func (c *fakeCluster) CanDemote(uint64) bool                    { return !c.refuses }
+func (c *fakeCluster) QueueBytes() uint64                       { return 1 << 20 }
+func (c *fakeCluster) Deadline(time.Duration) uint32            { return 0 }
+func (c *fakeCluster) Left(uint32) time.Duration                { return 0 }
+func (c *fakeCluster) Open(spec *kv.NamespaceSpec, soiled bool) { c.soiled[spec.Digest()] = soiled }
+func (c *fakeCluster) Clean(digest [32]byte) bool               { return !c.left[digest] && !c.soiled[digest] }
+func (c *fakeCluster) Era() uint8                               { return c.era }
+func (c *fakeCluster) Takes(digest [32]byte) bool               { return !c.left[digest] }
+func (c *fakeCluster) Forget(key *disk.Key)                     { c.known[*key] = kv.Absent }
+func (c *fakeCluster) Leave(digest [32]byte)                    { c.left[digest] = true }
 
 func (c *fakeCluster) Reset(context.Context, [32]byte) error { return nil }
 

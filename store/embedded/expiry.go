@@ -21,6 +21,7 @@ func (m *Master) Tick() bool {
 	defer m.mu.Unlock()
 	now := m.timeLocked()
 	m.seg.setClock(now, m.clock.last)
+	m.noteCleanLocked()
 	_, more := m.expireLeasesLocked()
 	more = m.sweepLocked(now) || more
 	more = m.sweepStaleLocked() || more

@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -55,10 +56,15 @@ func (m *Master) Reset(id store.NamespaceID) error {
 			break
 		}
 	}
-	// An engine waits for all of it together.
+	// An engine waits for all of it together; what one takes is not the other's.
 	ctx, cancel := context.WithTimeout(context.Background(), settleTimeout)
 	defer cancel()
-	return errors.Join(m.settleTier(ctx), m.resetCluster(ctx, id))
+	var disk, cluster error
+	var settling sync.WaitGroup
+	settling.Go(func() { disk = m.settleTier(ctx) })
+	cluster = m.resetCluster(ctx, id)
+	settling.Wait()
+	return errors.Join(disk, cluster)
 }
 
 // OnReset has f called with each namespace that was reset, when the new generation

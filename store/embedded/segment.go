@@ -59,13 +59,14 @@ func (s *segment) clearClient(i int) {
 }
 
 // A namespace's line is the length of its description, the description, and at
-// the end of the line its quota, its chunks' time to live and how often it was
-// reset.
+// the end of the line the reset of before which a cluster has nothing, its quota, its
+// chunks' time to live and how often it was reset.
 const (
 	resetsAt         = namespaceBytes - 4
 	nsTTLAt          = resetsAt - 4
 	nsQuotaAt        = nsTTLAt - 8
-	maxNamespaceSpec = nsQuotaAt - 4
+	nsCleanAt        = nsQuotaAt - 4
+	maxNamespaceSpec = nsCleanAt - 4
 )
 
 // namespaceTTL is how many seconds a namespace's chunks live that are stored
@@ -94,6 +95,17 @@ func (s *segment) resets(i int) uint32 {
 
 func (s *segment) setResets(i int, n uint32) {
 	le.PutUint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+resetsAt:], n)
+}
+
+// cleanReset is the number of the namespace's last reset that is through in the
+// cluster: nothing of before it is there. A segment of before there was this number
+// has 0.
+func (s *segment) cleanReset(i int) uint32 {
+	return le.Uint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+nsCleanAt:])
+}
+
+func (s *segment) setCleanReset(i int, n uint32) {
+	le.PutUint32(s.mem[s.namespacesAt+uint64(i)*namespaceBytes+nsCleanAt:], n)
 }
 
 func (s *segment) readNamespace(i int) (*kv.NamespaceSpec, error) {

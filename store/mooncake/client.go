@@ -46,7 +46,9 @@ type Client struct {
 	owed       owed
 	breaker    breaker
 	fullUntil  time.Time
-	stats      Stats
+	// straysUntil: by then the engine has made the questions that were given up.
+	straysUntil time.Time
+	stats       Stats
 }
 
 // namespace is an open namespace.
@@ -55,10 +57,13 @@ type namespace struct {
 	spec   *kv.NamespaceSpec
 	keys   Keyspace
 	resets uint64
-	// dirty: what is in the cluster is not to be used, it is to be removed first. No
-	// removal before cleanFrom is the last.
+	// dirty: what is in the cluster is not to be used, it is to be removed first. soils
+	// counts how often that began. No removal before cleanFrom is the last; it is zero
+	// until the cluster has answered one.
 	dirty     bool
+	soils     uint64
 	cleanFrom time.Time
+	seen      seen
 }
 
 // NewClient returns a client. The engine is the caller's, who runs and ends it.
@@ -199,6 +204,9 @@ func (c *Client) exist(ctx context.Context, keys []string) ([]Answer, error) {
 	for from := 0; from < len(keys); from += MaxKeys {
 		part, err := c.cfg.Engine.Exist(ctx, keys[from:min(from+MaxKeys, len(keys))])
 		c.mu.Lock()
+		if err != nil && !errors.Is(err, ErrNoTurn) {
+			c.straysUntil = c.cfg.Now().Add(MaxQuestion)
+		}
 		err = c.noteLocked("exist", part, err)
 		c.mu.Unlock()
 		if err != nil {

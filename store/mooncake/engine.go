@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 )
 
 // Limits of one call. They bound what an engine has to hold, and what one call
@@ -17,6 +18,9 @@ const (
 	MaxTransfer = 512
 	// MaxKeys is the largest number of keys of a question or a removal.
 	MaxKeys = 4096
+	// MaxQuestion is how long an engine may be busy with a question that nobody waits
+	// for any more.
+	MaxQuestion = time.Minute
 )
 
 // ErrNoTurn: the caller's context ended while it waited for calls before. Nothing

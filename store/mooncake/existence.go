@@ -34,11 +34,13 @@ func (c *Client) Existence(ctx context.Context, n store.Namespace, chunks []stor
 		}
 	}
 	answers, err := c.exist(ctx, keys)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ns.seen.add(keys, answers)
+	c.leasedLocked(n)
 	if err != nil {
 		return nil, fmt.Errorf("existence: %w", err)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	for k, a := range answers {
 		if a != 1 || c.deniedLocked(ns, keys[k]) {
 			found[owners[k]] = kv.Absent

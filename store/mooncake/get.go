@@ -153,6 +153,9 @@ func (s *Store) askOthers(ctx context.Context, g *getting) error {
 		}
 	}
 	answers, err := s.client.exist(ctx, keys)
+	s.client.mu.Lock()
+	s.client.leasedLocked(g.name)
+	s.client.mu.Unlock()
 	if err != nil {
 		return err
 	}

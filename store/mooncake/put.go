@@ -36,6 +36,7 @@ func (s *Store) PutStart(ctx context.Context, n store.Namespace, opts store.PutO
 	answers, err := s.client.exist(ctx, keys)
 	s.client.mu.Lock()
 	defer s.client.mu.Unlock()
+	s.client.leasedLocked(n)
 	if err == nil {
 		_, err = s.client.currentLocked(n)
 	}

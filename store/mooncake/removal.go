@@ -19,6 +19,8 @@ const (
 	owedPause = time.Second
 	// maxOwed bounds the keys that are owed; with more, their namespace is.
 	maxOwed = 1 << 16
+	// leaseMargin is the part of a lease by which one more is waited for.
+	leaseMargin = 4
 )
 
 // owed are removals that could not be made: an object has a lease of somebody's, or
@@ -56,9 +58,72 @@ func (c *Client) oweLocked(ns *namespace, key string) {
 }
 
 // soilLocked notes that all that the cluster has of the namespace is to be removed.
-// What has a lease now does not have it for ever: a removal later finds that.
+// What has a lease now does not have it for ever: a removal later finds that. What
+// others lease again and again none finds that goes by the beginning of keys, and
+// none says so; keys that were seen are owed one by one, since of those it is said.
 func (c *Client) soilLocked(ns *namespace) {
-	ns.dirty, ns.cleanFrom = true, c.cfg.Now().Add(c.cfg.Lease)
+	ns.dirty, ns.cleanFrom = true, time.Time{}
+	ns.soils++
+	for _, key := range ns.seen.keys {
+		if len(c.owed.keys) < maxOwed {
+			c.owed.keys[key] = ns
+		}
+	}
+	ns.seen = seen{}
+}
+
+// leasedLocked follows a call that leases what it asks for. One of before a reset
+// may have leased after it what is to be removed.
+func (c *Client) leasedLocked(n store.Namespace) {
+	if ns, err := c.knownLocked(n); err == nil && ns.resets != n.ResetEpoch {
+		c.soilLocked(ns)
+	}
+}
+
+// owesLocked tells whether keys of a namespace are to be removed.
+func (c *Client) owesLocked(ns *namespace) bool {
+	for _, of := range c.owed.keys {
+		if of == ns {
+			return true
+		}
+	}
+	return false
+}
+
+// Soil makes the namespace one of which all that the cluster has is to be removed
+// before it is used: it was reset, and nobody knows whether that came through.
+func (c *Client) Soil(n store.Namespace) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ns, err := c.currentLocked(n)
+	if err != nil {
+		return fmt.Errorf("soil: %w", err)
+	}
+	c.soilLocked(ns)
+	return nil
+}
+
+// Clean tells whether the cluster has nothing of before the namespace's last reset,
+// as far as can be known.
+func (c *Client) Clean(n store.Namespace) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ns, err := c.currentLocked(n)
+	return err == nil && !ns.dirty
+}
+
+// Owe has a chunk removed that is not to be used any more: from now on it is not
+// found here, and is removed with one of the next calls. It waits for nothing.
+func (c *Client) Owe(n store.Namespace, group uint32, hash *kv.Hash) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ns, err := c.currentLocked(n)
+	if err != nil || int(group) >= len(ns.keys.Prefixes) {
+		return
+	}
+	for _, key := range ns.chunkKeys(group, hash) {
+		c.oweLocked(ns, key)
+	}
 }
 
 // remove removes keys of a namespace, in as many calls as it takes. An object that
@@ -151,15 +216,15 @@ func (c *Client) makeUp(ctx context.Context) error {
 			first = err
 		}
 	}
-	for _, ns := range dirty {
+	for ns, keys := range byNamespace { // a namespace is clean when it owes nothing
 		if first == nil || !unreached(first) {
-			_, err := c.removeAll(ctx, ns)
+			_, err := c.remove(ctx, ns, keys)
 			note(err)
 		}
 	}
-	for ns, keys := range byNamespace {
+	for _, ns := range dirty {
 		if first == nil || !unreached(first) {
-			_, err := c.remove(ctx, ns, keys)
+			_, err := c.removeAll(ctx, ns)
 			note(err)
 		}
 	}
@@ -181,34 +246,40 @@ func (c *Client) makeUp(ctx context.Context) error {
 // nothing is left.
 func (c *Client) removeAll(ctx context.Context, ns *namespace) (shards int, err error) {
 	c.mu.Lock()
-	resets, last := ns.resets, !c.cfg.Now().Before(ns.cleanFrom)
-	from := ns.cleanFrom
+	soils, last := ns.soils, !ns.cleanFrom.IsZero() && !c.cfg.Now().Before(ns.cleanFrom)
 	c.mu.Unlock()
 	shards, err = c.cfg.Engine.RemovePrefix(ctx, ns.keys.Scope)
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	silent := err != nil && !errors.Is(err, ErrNoTurn)
 	err = c.noteLocked("remove", nil, err)
-	if err != nil {
-		return shards, err
-	}
-	// What came meanwhile, by a reset or a removal that failed, is not done with this.
-	if last && shards == 0 && ns.resets == resets && ns.cleanFrom.Equal(from) {
+	switch {
+	case silent:
+		// A master that was stopped answers what it was asked before when it goes on.
+		ns.cleanFrom = time.Time{}
+	case err != nil || ns.soils != soils:
+		// What came meanwhile is not done with this.
+	case ns.cleanFrom.IsZero():
+		ns.cleanFrom = c.cfg.Now()
+		if ns.cleanFrom.Before(c.straysUntil) {
+			ns.cleanFrom = c.straysUntil
+		}
+		ns.cleanFrom = ns.cleanFrom.Add(c.cfg.Lease + c.cfg.Lease/leaseMargin)
+	case last && shards == 0 && !c.owesLocked(ns):
 		ns.dirty = false
 	}
-	return shards, nil
+	return shards, err
 }
 
 // Reset removes all chunks of the namespace that its keys tell from others', and
 // makes its name stale. What is stored on its way through other nodes may stay: a
 // reset needs an engine that is paused. Chunks may have leases of others' and stay
 // for their length, so the namespace is empty and takes nothing for as long, and
-// longer where the cluster does not answer: an error does not bring them back.
+// longer where the cluster does not answer: an error does not bring them back, nor
+// does a context that is done.
 func (c *Client) Reset(ctx context.Context, n store.Namespace) (shards int, err error) {
 	c.mu.Lock()
 	ns, err := c.currentLocked(n)
-	if err == nil {
-		err = ctx.Err()
-	}
 	if err != nil {
 		c.mu.Unlock()
 		return 0, fmt.Errorf("reset: %w", err)

@@ -86,7 +86,7 @@ func TestResetLeased(t *testing.T) {
 	r.isDenied(1)
 	r.isDenied(2)
 	r.cluster.EndLeases()
-	for range 6 {
+	for range 8 {
 		r.pass(time.Second)
 		if found, err := r.Existence(t.Context(), r.ns, []store.ChunkKey{{Hash: hashOf(1)}}); err != nil || found[0] != kv.Absent {
 			t.Fatalf("%v, %v", found, err)

@@ -126,6 +126,7 @@ func (c *Client) putBatch(ctx context.Context, n store.Namespace, how Replicatio
 			results[at[k]] = PutDenied
 		case answers[k] >= 0:
 			results[at[k]] = PutStored
+			ns.seen.note(objects[k].Key)
 			c.stats.Puts++
 			c.stats.PutBytes += objects[k].Range.Bytes
 		case answers[k].Code() == CodeNoSpace:
@@ -240,6 +241,7 @@ func (c *Client) getBatch(ctx context.Context, n store.Namespace, shards []Shard
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.leasedLocked(n)
 	if err = c.noteLocked("get", answers, err); err != nil {
 		return err
 	}
@@ -250,6 +252,7 @@ func (c *Client) getBatch(ctx context.Context, n store.Namespace, shards []Shard
 		switch r := objects[k].Range; {
 		case a == Answer(r.Bytes) && !c.deniedLocked(ns, objects[k].Key):
 			whole[at[k]] = true
+			ns.seen.note(objects[k].Key)
 			c.stats.GetBytes += r.Bytes
 		case a >= 0 && a != Answer(r.Bytes), a.Code() == CodeInvalidParams:
 			c.stats.GetsOtherLength++

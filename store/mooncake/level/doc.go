@@ -30,5 +30,7 @@
 // A reset makes all of the namespace unusable that was stored before. Whether it is
 // removed from the cluster, where others use it, is the operator's to say
 // (Options.ResetCluster). Where it is not, the node leaves the cluster alone for
-// this namespace from then on: what is there can't be told from what is new.
+// this namespace from then on: what is there can't be told from what is new. A
+// namespace that is opened soiled was reset in another life of the segment, and the
+// same holds for it.
 package level

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // known remembers what was said of chunks, for a time each, in fixed memory: lines
@@ -13,6 +14,9 @@ import (
 type known struct {
 	lines []line
 	shift int
+	// keepMS is the longest that anything is known for; what seems to be longer is two
+	// halves.
+	keepMS int64
 
 	mu sync.Mutex // of writers
 }
@@ -28,10 +32,10 @@ type line [lineEntries]struct {
 	verdict atomic.Uint64
 }
 
-// newKnown returns a memory of so many chunks, about.
-func newKnown(chunks int) *known {
+// newKnown returns a memory of so many chunks, about, and for no longer than keep.
+func newKnown(chunks int, keep time.Duration) *known {
 	lines := 1 << bits.Len(uint(max(chunks/lineEntries, 2)-1))
-	return &known{lines: make([]line, lines), shift: 64 - bits.TrailingZeros(uint(lines))}
+	return &known{lines: make([]line, lines), shift: 64 - bits.TrailingZeros(uint(lines)), keepMS: keep.Milliseconds()}
 }
 
 // scramble keeps the halves of different entries apart.
@@ -49,15 +53,12 @@ func (k *known) find(digest uint64, nowMS int64) (present, ok bool) {
 			continue
 		}
 		v := l[i].verdict.Load() ^ mixOf(digest)
-		if until := int64(v >> 1); until > nowMS && until-nowMS < maxKnownMS {
+		if until := int64(v >> 1); until > nowMS && until-nowMS <= k.keepMS {
 			return v&1 != 0, true
 		}
 	}
 	return false, false
 }
-
-// maxKnownMS is more than anything is known for; what seems to be is two halves.
-const maxKnownMS = 1 << 31
 
 // put notes what is known of a chunk, until a time.
 func (k *known) put(digest uint64, present bool, nowMS, untilMS int64) {

@@ -4,10 +4,11 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
+	"time"
 )
 
 func TestKnown(t *testing.T) {
-	k := newKnown(64)
+	k := newKnown(64, 10*time.Second)
 	if _, ok := k.find(7, 0); ok {
 		t.Error("an empty memory knows something")
 	}
@@ -38,7 +39,7 @@ func TestKnown(t *testing.T) {
 // TestKnownKeepsTheYoungest: a line that is full gives up what ends first, and
 // what has ended before that.
 func TestKnownKeepsTheYoungest(t *testing.T) {
-	k := newKnown(8) // two lines
+	k := newKnown(8, 10*time.Second) // two lines
 	var same []uint64
 	for d := uint64(1); len(same) < lineEntries+2; d++ {
 		if k.lineOf(d) == k.lineOf(1) {
@@ -62,7 +63,7 @@ func TestKnownKeepsTheYoungest(t *testing.T) {
 
 // TestKnownRaces: readers beside a writer see what was put, or nothing.
 func TestKnownRaces(t *testing.T) {
-	k := newKnown(16)
+	k := newKnown(16, 10*time.Second)
 	present := func(d uint64) bool { return d%3 == 0 }
 	stop := make(chan struct{})
 	var all sync.WaitGroup
@@ -94,7 +95,7 @@ func TestKnownRaces(t *testing.T) {
 
 func BenchmarkKnown(b *testing.B) {
 	const chunks = 8192
-	k := newKnown(defaultKnown)
+	k := newKnown(defaultKnown, 10*time.Second)
 	digests := make([]uint64, chunks)
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range digests {

@@ -35,6 +35,8 @@ type Level struct {
 	ended bool // Run is over
 	stats Stats
 
+	begun time.Time // what is known is timed from here
+
 	asking sync.WaitGroup // questions under way
 }
 
@@ -53,7 +55,7 @@ type space struct {
 func New(opts Options) *Level {
 	opts.setDefaults()
 	return &Level{
-		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks),
+		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks, max(opts.Lease, opts.Absent)), begun: opts.Now(),
 		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters),
 	}
 }
@@ -71,19 +73,26 @@ func (s *space) chunkBytes(group uint32) uint64 {
 }
 
 // Open implements embedded.Cluster.
-func (l *Level) Open(spec *kv.NamespaceSpec, resets uint32) {
+func (l *Level) Open(spec *kv.NamespaceSpec, soiled bool) {
 	digest := spec.Digest()
 	if _, known := l.spaces.Load(digest); known {
 		return
 	}
-	s := &space{spec: spec, left: resets > 0 && !l.opts.ResetCluster}
+	s := &space{spec: spec, left: soiled && !l.opts.ResetCluster}
 	var err error
 	if s.name, err = l.client.OpenNamespace(context.Background(), spec); err != nil {
 		l.opts.Log.Warn("a model's cache is not shared with the Mooncake cluster", "model", spec.Model, "error", err)
 		s.left = true
 	}
-	if s.left && err == nil {
+	switch {
+	case err != nil || !soiled:
+	case s.left:
 		l.tellLeft(s)
+	default:
+		if err = l.client.Soil(s.name); err != nil {
+			s.left = true
+			l.opts.Log.Warn("what the Mooncake cluster has of a model from before a reset can't be removed", "model", spec.Model, "error", err)
+		}
 	}
 	l.setSpace(digest, s)
 }
@@ -95,6 +104,18 @@ func (l *Level) tellLeft(s *space) {
 
 // setSpace makes a space the one of a namespace.
 func (l *Level) setSpace(digest [32]byte, s *space) {
+	l.plant(digest, s)
+	l.spaces.Store(digest, s)
+}
+
+// replaceSpace does so if old is the one yet.
+func (l *Level) replaceSpace(digest [32]byte, old, s *space) {
+	l.plant(digest, s)
+	l.spaces.CompareAndSwap(digest, old, s)
+}
+
+// plant gives a space its seed.
+func (l *Level) plant(digest [32]byte, s *space) {
 	l.mu.Lock()
 	l.seeds++
 	s.seed = l.seeds * scramble
@@ -102,7 +123,6 @@ func (l *Level) setSpace(digest [32]byte, s *space) {
 		s.seed ^= uint64(digest[i]) << (8 * i)
 	}
 	l.mu.Unlock()
-	l.spaces.Store(digest, s)
 }
 
 // spaceOf returns a namespace's space, nil where the cluster is not used for it.
@@ -118,6 +138,12 @@ func (l *Level) spaceOf(digest [32]byte) *space {
 // Takes implements embedded.Cluster.
 func (l *Level) Takes(digest [32]byte) bool { return l.spaceOf(digest) != nil }
 
+// Clean implements embedded.Cluster.
+func (l *Level) Clean(digest [32]byte) bool {
+	s := l.spaceOf(digest)
+	return s != nil && l.client.Clean(s.name)
+}
+
 // inService tells whether the cluster is asked at all.
 func (l *Level) inService() bool { return l.usable.Load() }
 
@@ -129,7 +155,8 @@ func (l *Level) Era() uint8 {
 	return uint8((l.eras.Load()-1)%255 + 1)
 }
 
-func (l *Level) nowMS() int64 { return l.opts.Now().UnixMilli() }
+// nowMS does not jump with the wall clock.
+func (l *Level) nowMS() int64 { return l.opts.Now().Sub(l.begun).Milliseconds() }
 
 // note remembers of a chunk whether it is there.
 func (l *Level) note(s *space, group uint32, hash *kv.Hash, present bool) {
@@ -180,12 +207,8 @@ func (l *Level) Forget(key *disk.Key) {
 	if s == nil {
 		return
 	}
+	l.client.Owe(s.name, uint32(key.Group), &key.Hash)
 	l.note(s, uint32(key.Group), &key.Hash, false)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.ended && len(l.puts.waiting) < maxWaiting {
-		l.puts.add(&putting{space: s, forget: key.Hash}, 0)
-	}
 }
 
 // Glance is one lookup's sight of what is known.
@@ -303,12 +326,19 @@ func (l *Level) Reset(ctx context.Context, digest [32]byte) error {
 	if !ok || !l.opts.ResetCluster {
 		return nil
 	}
+	if old.name == (store.Namespace{}) {
+		return nil // it was never shared
+	}
 	_, err := l.client.Reset(ctx, old.name)
 	name, opening := l.client.OpenNamespace(context.WithoutCancel(ctx), old.spec)
 	if opening != nil {
 		return fmt.Errorf("reset in the cluster: %w", opening)
 	}
-	l.setSpace(digest, &space{spec: old.spec, name: name})
+	if name.ResetEpoch == old.name.ResetEpoch { // nothing is owed: what is there stays unused
+		return fmt.Errorf("reset in the cluster: %w", err)
+	}
+	// Unless it was left again meanwhile.
+	l.replaceSpace(digest, old, &space{spec: old.spec, name: name})
 	if err != nil {
 		// The client owes the removal, and finds nothing until it is made.
 		l.opts.Log.Warn("a reset is not through in the Mooncake cluster yet; until it is, the cluster is not used for the model", "model", old.spec.Model, "error", err)

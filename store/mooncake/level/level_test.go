@@ -50,7 +50,7 @@ func newRig(t *testing.T, cluster *mooncaketest.Cluster, opts level.Options) *ri
 	opts.Client = mooncake.NewClient(mooncake.ClientOptions{Engine: r.engine, Memory: r.memory, Log: log})
 	opts.Memory, opts.Log = r.memory, log
 	r.Level = level.New(opts)
-	r.Open(spec(), 0)
+	r.Open(spec(), false)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -97,17 +97,21 @@ func (o *outcome) got(c *disk.Chunk, err error) {
 	o.errs, o.chunk = append(o.errs, err), c
 }
 
-// put hands over a chunk and returns what became of it, and whether it was taken.
-func (r *rig) put(i, place int) (error, bool) { //nolint:revive // the error is what is asked for
-	r.t.Helper()
-	pieces := r.pieces(place)
+// chunk writes a chunk to a place.
+func (r *rig) chunk(i, place int) disk.Chunk {
 	c := disk.Chunk{Key: r.key(i), ShardBytes: shardBytes}
-	for shard, piece := range pieces {
+	for shard, piece := range r.pieces(place) {
 		copy(piece, bytesOf(i, shard))
 		c.Checksums = append(c.Checksums, crc32.Checksum(piece, crc32.MakeTable(crc32.Castagnoli)))
 	}
+	return c
+}
+
+// put hands over a chunk and returns what became of it, and whether it was taken.
+func (r *rig) put(i, place int) (error, bool) { //nolint:revive // the error is what is asked for
+	r.t.Helper()
 	var o outcome
-	if !r.Demote(c, pieces, o.put) {
+	if !r.Demote(r.chunk(i, place), r.pieces(place), o.put) {
 		return nil, false
 	}
 	synctest.Wait()
@@ -372,12 +376,7 @@ func TestBoundedQueue(t *testing.T) {
 		var o outcome
 		taken := 0
 		for i := range 5 {
-			c := disk.Chunk{Key: r.key(i), ShardBytes: shardBytes}
-			for shard, piece := range r.pieces(i) {
-				copy(piece, bytesOf(i, shard))
-				c.Checksums = append(c.Checksums, crc32.Checksum(piece, crc32.MakeTable(crc32.Castagnoli)))
-			}
-			if r.Demote(c, r.pieces(i), o.put) {
+			if r.Demote(r.chunk(i, i), r.pieces(i), o.put) {
 				taken++
 			}
 		}
@@ -455,7 +454,7 @@ func TestResets(t *testing.T) {
 				if left := len(r.cluster.Keys()); left != 2 && !everywhere || left != 0 && everywhere {
 					t.Errorf("%d objects are left", left)
 				}
-				time.Sleep(11 * time.Second) // a lease: what was read then is gone, too
+				time.Sleep(15 * time.Second) // more than a lease: what was read then is gone, too
 				synctest.Wait()
 				if _, taken := r.put(2, 1); taken != everywhere {
 					t.Errorf("after it, a chunk was taken: %v", taken)
@@ -464,7 +463,7 @@ func TestResets(t *testing.T) {
 				again := newRig(t, r.cluster, level.Options{ResetCluster: everywhere})
 				fresh := spec()
 				fresh.Model = "another"
-				again.Open(fresh, 1)
+				again.Open(fresh, true)
 				again.digest = fresh.Digest()
 				if _, taken := again.put(1, 0); taken != everywhere {
 					t.Errorf("of a model that was reset before, a chunk was taken: %v", taken)

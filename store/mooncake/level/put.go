@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/disk"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
@@ -23,14 +22,13 @@ var (
 	errEnded = errors.New("the way to the Mooncake cluster is closed")
 )
 
-// putting is a chunk that waits to be put, or one that is to be removed.
+// putting is a chunk that waits to be put.
 type putting struct {
 	space  *space
 	chunk  disk.Chunk
 	shards []mooncake.Shard
 	bytes  uint64
 	done   func(error)
-	forget kv.Hash // with done nil
 }
 
 // QueueBytes implements embedded.Lower.
@@ -110,28 +108,19 @@ func (l *Level) runPuts(ctx context.Context) {
 				bytes = first.bytes
 			}
 			bytes += next.bytes
-			return first.done != nil && next.done != nil && first.space == next.space && bytes <= putBatchBytes &&
+			return first.space == next.space && bytes <= putBatchBytes &&
 				(taken+1)*max(len(first.shards), len(next.shards)) <= mooncake.MaxTransfer
 		})
 		l.mu.Unlock()
 		switch {
 		case len(batch) == 0:
-		case l.spaceOf(batch[0].chunk.Namespace) != batch[0].space && batch[0].done != nil: // it was reset
+		case l.spaceOf(batch[0].chunk.Namespace) != batch[0].space: // it was reset
 			for _, p := range batch {
 				l.finishPut(p, errVoid)
 			}
-		case batch[0].done == nil:
-			l.forget(ctx, batch[0])
 		default:
 			l.put(ctx, batch)
 		}
-	}
-}
-
-// forget has a chunk removed; what can't be is owed by the client.
-func (l *Level) forget(ctx context.Context, p *putting) {
-	if _, err := l.client.Remove(ctx, p.space.name, []kv.Hash{p.forget}); err != nil {
-		l.opts.Log.Warn("a damaged chunk is not removed from the Mooncake cluster yet; it is not used", "error", err)
 	}
 }
 
@@ -200,7 +189,5 @@ func (l *Level) finishPut(p *putting, err error) {
 		}
 	}
 	l.mu.Unlock()
-	if p.done != nil {
-		p.done(err)
-	}
+	p.done(err)
 }
