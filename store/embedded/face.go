@@ -3,7 +3,7 @@ package embedded
 import "sync/atomic"
 
 // faces is what lookups must know of records besides what stands in the segment,
-// in two bits each, so that a lookup that takes no lock reads it in memory that
+// in four bits each, so that a lookup that takes no lock reads it in memory that
 // is warm.
 type faces []atomic.Uint32
 
@@ -16,7 +16,9 @@ const (
 	faceMissOnce face = 1 << iota
 	// faceHidden: no lookup finds it, whole as it may be.
 	faceHidden
-	faceBits = 2
+	// faceComing: a tier brings it.
+	faceComing
+	faceBits = 4
 )
 
 const facesPerWord = 32 / faceBits

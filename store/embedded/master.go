@@ -84,6 +84,7 @@ type Master struct {
 
 	clients    map[uint64]*client
 	undeclared map[uint64]clientEntry // named by an adopted segment, not heard of yet
+	adopting   atomic.Bool            // there are some, for those who take no lock
 	reads      map[uint64]openRead
 	puts       map[uint64]*openPut
 	arriving   map[uint64]struct{} // shards that an open put brings, by arrivalKey

@@ -83,6 +83,7 @@ func (m *Master) promoteLocked(p *promotion, ns store.NamespaceID, chunk *store.
 		return 0, false
 	}
 	m.lower.coming[p.record] = p
+	m.faces.set(p.record, faceComing)
 	if !p.from.Fetch(p.key, into, func(c *disk.Chunk, err error) { m.arrived(p, c, err) }) {
 		m.lower.stats.PromotionsRefused++
 		m.abandonLocked(p)
@@ -118,10 +119,16 @@ func (m *Master) grantPromotionLocked(p *promotion, ns store.NamespaceID, chunk 
 	return into, true
 }
 
+// cameLocked takes a promotion out of those under way.
+func (m *Master) cameLocked(p *promotion) {
+	delete(m.lower.coming, p.record)
+	m.faces.clear(p.record, faceComing)
+}
+
 // abandonLocked gives a promotion's slots back.
 func (m *Master) abandonLocked(p *promotion) {
 	if m.lower.coming[p.record] == p {
-		delete(m.lower.coming, p.record)
+		m.cameLocked(p)
 	}
 	revoked := m.stats.PutsRevoked
 	for _, ticket := range p.tickets {
@@ -150,7 +157,7 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 		m.abandonLocked(p) // reset, removed
 		return
 	}
-	delete(m.lower.coming, p.record)
+	m.cameLocked(p)
 	r := m.seg.peekRecord(p.record)
 	of := lineage{c.Parent, c.Depth}
 	if of == (lineage{}) {

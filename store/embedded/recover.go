@@ -217,6 +217,7 @@ func (m *Master) clearStraySlotsLocked(taken map[uint32]bool) {
 // thawLocked frees the empty slabs of an adopted segment once no unknown writer
 // can be in them.
 func (m *Master) thawLocked() {
+	m.adopting.Store(len(m.undeclared) > 0)
 	if m.alloc.keepEmpty && len(m.undeclared) == 0 {
 		m.alloc.retireEmpty()
 	}

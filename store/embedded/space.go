@@ -91,7 +91,7 @@ func (m *Master) forgetLocked(rec uint32, r *record) {
 	m.countPinLocked(r, -1)
 	m.countDatedLocked(r.expires, -1)
 	m.table.Remove(m.keyOfLocked(rec), rec)
-	m.faces.clear(rec, faceMissOnce|faceHidden)
+	m.faces.clear(rec, faceMissOnce|faceHidden|faceComing)
 	m.seg.clearRecord(rec)
 	if m.live[rec].away {
 		m.loseLocked(rec)

@@ -37,7 +37,7 @@ func (m *Master) View(ns store.NamespaceID) *View {
 func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
 	rec, seen, ok := v.m.find(v.ns, uint32(group), &hash)
 	if !ok || seen.state != recActive {
-		return v.missing(uint32(group), &hash, ok)
+		return v.missing(uint32(group), &hash, ok, seen.faces)
 	}
 	if seen.faces != 0 || v.missed != nil {
 		return v.disguised(uint32(group), &hash, rec, seen.faces)
@@ -95,14 +95,15 @@ func (v *View) disguised(group uint32, hash *kv.Hash, rec uint32, faces face) kv
 }
 
 // missing answers for a chunk that memory has not got, or of which it has a part.
-func (v *View) missing(group uint32, hash *kv.Hash, part bool) kv.Existence {
+// The cluster's is not promised while it would not be brought, see wantLocked.
+func (v *View) missing(group uint32, hash *kv.Hash, part bool, faces face) kv.Existence {
 	if v.m.lower != nil {
 		late := v.misses[MissDisk] + v.misses[MissCluster]
 		found := kv.Absent
 		if v.m.lower.tier != nil {
 			found = v.below(group, hash)
 		}
-		if found == kv.Absent && v.m.lower.cluster != nil {
+		if brought := !v.m.adopting.Load() && (!part || faces&faceComing != 0); found == kv.Absent && brought && v.m.lower.cluster != nil {
 			found = v.faraway(group, hash)
 		}
 		if found != kv.Absent || v.misses[MissDisk]+v.misses[MissCluster] > late {
