@@ -138,8 +138,12 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 		return h.fail(ReasonHashLength, fmt.Errorf("%w: %d bytes, want %d", errHashLength, r.Hashes.HashLen(), h.engine.spec.HashBytes))
 	}
 	found, err := h.find(r)
-	if err == nil && found.Asks != nil {
+	switch {
+	case err != nil:
+	case found.Asks != nil:
 		found, err = h.inquire(r, found)
+	case r.Kind == wire.KindLookup2:
+		h.engine.inquiries.answered(r)
 	}
 	if err != nil {
 		return h.fail(ReasonUnservable, err)

@@ -26,6 +26,9 @@ const (
 	maxInquiries = 256
 	// maxRounds bounds the questions for one request: their sizes double.
 	maxRounds = 1024
+	// answerKept is how long after an inquiry what it could not find out counts as
+	// absent. Later it is begun anew.
+	answerKept = time.Second
 )
 
 // inquiries have the store asked what the view of a lookup does not know. Those of
@@ -48,7 +51,10 @@ type inquiries struct {
 }
 
 // inquiry is what is being found out for one request.
-type inquiry struct{ done chan struct{} }
+type inquiry struct {
+	done  chan struct{}
+	ended time.Time // set before done is closed
+}
 
 func (i *inquiry) over() bool {
 	select {
@@ -83,9 +89,11 @@ func (h *handler) inquire(r *wire.Request, found coordinator.Lookup) (coordinato
 		if q.under(string(r.ID), r) {
 			return found, nil
 		}
-		// What is still not known counts as absent: it has been asked.
+		// It may have ended since the lookup looked. What is not known now counts as
+		// absent: it has been asked.
+		found, err := h.find(r)
 		found.Pending, found.Asks = false, nil
-		return found, nil
+		return found, err
 	}
 	wait := q.wait
 	if r.Kind == wire.KindLookup {
@@ -99,17 +107,29 @@ func (h *handler) inquire(r *wire.Request, found coordinator.Lookup) (coordinato
 	return found, err
 }
 
+// answered forgets the inquiry for a request of which all is known.
+func (q *inquiries) answered(r *wire.Request) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := q.byRequest[string(r.ID)]; i != nil && i.over() {
+		delete(q.byRequest, string(r.ID))
+	}
+}
+
 // under tells whether an inquiry for a request is under way, after it has begun one
-// if there was none.
+// if there was none, or one that ended long ago. False: one has just ended, and is
+// forgotten.
 func (q *inquiries) under(id string, r *wire.Request) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if i := q.byRequest[id]; i != nil {
-		if i.over() {
-			delete(q.byRequest, id)
+		if !i.over() {
+			return true
+		}
+		delete(q.byRequest, id)
+		if time.Since(i.ended) < answerKept {
 			return false
 		}
-		return true
 	}
 	if len(q.byRequest) >= maxInquiries {
 		// Of requests that were given up.
@@ -129,7 +149,10 @@ func (q *inquiries) under(id string, r *wire.Request) bool {
 	i, tokens := &inquiry{done: make(chan struct{})}, r.Tokens
 	q.byRequest[id] = i
 	q.work.Go(func() {
-		defer close(i.done)
+		defer func() {
+			i.ended = time.Now()
+			close(i.done)
+		}()
 		ctx, cancel := context.WithTimeout(q.ctx, inquiryLimit)
 		defer cancel()
 		q.run(ctx, tokens, hashes)

@@ -220,6 +220,66 @@ func TestPendingUntilKnown(t *testing.T) {
 	})
 }
 
+// TestInquiryAgain: an inquiry that was not needed in the end says nothing of what
+// the request's next lookup, long after it, does not know.
+func TestInquiryAgain(t *testing.T) {
+	for name, forget := range map[string]bool{"consumed": true, "left": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newFarRig(t, oneGroup(), 10, connector.Engine{LookupAsync: true})
+				r.delay = 100 * time.Millisecond
+				r.store(t, 10, 0)
+				if _, pending := r.ask(t, 161, "r"); !pending {
+					t.Fatal("not pending")
+				}
+				time.Sleep(time.Second)
+				if forget {
+					if hit, pending := r.ask(t, 161, "r"); hit != 160 || pending {
+						t.Errorf("a hit of %d, pending %v", hit, pending)
+					}
+				}
+				time.Sleep(answerKept)
+				clear(r.known)
+				if hit, pending := r.ask(t, 161, "r"); !pending {
+					t.Errorf("what is not known any more counts as absent: a hit of %d", hit)
+				}
+				time.Sleep(time.Second / 2)
+				if hit, pending := r.ask(t, 161, "r"); hit != 160 || pending {
+					t.Errorf("a hit of %d, pending %v", hit, pending)
+				}
+				if forget && len(r.h.engine.inquiries.byRequest) != 0 {
+					t.Error("an inquiry stays that nobody waits for")
+				}
+			})
+		})
+	}
+}
+
+// TestEndedSinceItLooked: an inquiry that ends between the lookup and its question
+// whether it has, has found out what it has.
+func TestEndedSinceItLooked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newFarRig(t, oneGroup(), 10, connector.Engine{LookupAsync: true})
+		r.store(t, 10, 0)
+		r.delay = 100 * time.Millisecond
+		parsed, err := wire.ParseRequest(wire.EncodeLookup2(161, 16, r.blob, "r", 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, err := r.h.find(&parsed)
+		if err != nil || before.Asks == nil {
+			t.Fatal(before, err)
+		}
+		if found, err := r.h.inquire(&parsed, before); err != nil || !found.Pending {
+			t.Fatal(found, err)
+		}
+		time.Sleep(time.Second / 2)
+		if found, err := r.h.inquire(&parsed, before); err != nil || found.Pending || found.HitTokens != 160 {
+			t.Errorf("%+v, %v; want a hit of 160", found, err)
+		}
+	})
+}
+
 // TestSilentFarStore: a lookup that is waited for ends well before its engine stops
 // waiting, and one that is not ends being pending.
 func TestSilentFarStore(t *testing.T) {
