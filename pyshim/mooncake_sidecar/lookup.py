@@ -33,6 +33,8 @@ _SEGMENT_SHIFT = 32
 _MAX_TAILS = 64
 _MAX_RELEASES = 1 << 16
 ASYNC_DEADLINE_S = 1.0
+_WAIT_SHARE = 0.4
+"""A step begins no lookup when it has waited for this part of the deadline: lookupd may take half of it for each."""
 # More than the two seconds that lookupd gives its disk to take note.
 RESET_DEADLINE_S = 2.5
 
@@ -95,10 +97,13 @@ class _Asked:
     sequence: int
     tokens: int
     began: float
-    deadline: float
+    """When the request was first asked about."""
+    asked: float
+    """When this question was sent."""
     hashes: bytes
     hit: Hit | None = None
     again: bool = False
+    """It was answered with pending."""
 
 
 class LookupClient:
@@ -169,8 +174,8 @@ class LookupClient:
     def ask(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit | None:
         """How much of the request is stored; None: not known yet, ask again next step.
 
-        A synchronous client answers None when the step has waited for one
-        deadline in all, so that many slow answers do not hold it up.
+        A synchronous client answers None when what is left of the step's deadline
+        is less than an answer may take, so that many slow ones do not hold it up.
         """
         if not self._up.is_set():
             self.counters.skipped += 1
@@ -179,7 +184,7 @@ class LookupClient:
         try:
             if self._asynchronous:
                 return self._poll(request_id, num_tokens, hashes)
-            if self._waited_s >= self._timeout_s:
+            if self._waited_s > self._timeout_s * _WAIT_SHARE:
                 return None
             return self._wait(request_id, num_tokens, hashes)
         except ChannelError as error:
@@ -268,14 +273,14 @@ class LookupClient:
             channel.send(pack_message([b"release", *(name.encode() for name in batch)]))
 
     def _send(
-        self, channel: Channel, request_id: str, num_tokens: int, hashes: Sequence[bytes], began: float, deadline: float
+        self, channel: Channel, request_id: str, num_tokens: int, hashes: Sequence[bytes], began: float, asked: float
     ) -> _Asked:
         self._forget(request_id)
         self._sequence += 1
         self.counters.lookups += 1
         blob = b"".join(hashes)
         name = wire_id(request_id).encode()
-        entry = _Asked(self._sequence, num_tokens, began, deadline, blob)
+        entry = _Asked(self._sequence, num_tokens, began, asked, blob)
         body = _HEAD.size - _U32.size + len(blob) + _U32.size + len(name) + _SEQUENCE.size
         hash_len = len(hashes[0]) if hashes else 0
         channel.send(
@@ -294,7 +299,7 @@ class LookupClient:
         deadline = began + self._timeout_s - self._waited_s
         try:
             channel = self._open()
-            entry = self._send(channel, request_id, num_tokens, hashes, began, deadline)
+            entry = self._send(channel, request_id, num_tokens, hashes, began, began)
             while entry.hit is None and not entry.again:
                 left = deadline - self._clock()
                 if left <= 0:
@@ -312,21 +317,25 @@ class LookupClient:
         channel = self._open()
         entry = self._asked.get(request_id)
         if entry is None:
-            self._send(channel, request_id, num_tokens, hashes, now, now + ASYNC_DEADLINE_S)
+            self._send(channel, request_id, num_tokens, hashes, now, now)
             return None
         self._drain(channel)
         if entry.hit is not None:
             self._forget(request_id)
             return entry.hit
-        if now >= entry.deadline:
-            self._late(entry)
-            if entry.again:  # the server lives, the answer is only far away
-                self._forget(request_id)
-            else:
-                self._fail(f"lookup was not answered within {ASYNC_DEADLINE_S * 1000:.0f} ms")
-            return MISS
         if entry.again:
-            self._send(channel, request_id, num_tokens, hashes, entry.began, entry.deadline)
+            # The server lives, the answer is only far away. Steps may be long: it is
+            # given up when a question of after the deadline was answered so.
+            if entry.asked < entry.began + ASYNC_DEADLINE_S:
+                self._send(channel, request_id, num_tokens, hashes, entry.began, now)
+                return None
+            self._late(entry)
+            self._forget(request_id)
+            return MISS
+        if now >= entry.asked + ASYNC_DEADLINE_S:
+            self._late(entry)
+            self._fail(f"lookup was not answered within {ASYNC_DEADLINE_S * 1000:.0f} ms")
+            return MISS
         return None
 
     def _late(self, entry: _Asked) -> None:

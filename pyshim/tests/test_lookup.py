@@ -179,6 +179,57 @@ def test_an_asynchronous_client_asks_again_while_pending(serve):
     assert len(server.seen) == 3
 
 
+def step_until(client, known, steps=100):
+    """Steps until a poll has taken in the answer to the question before it, as ``known`` tells."""
+    for _ in range(steps):
+        client._channel and select.select([client._channel._sock], [], [], 0.1)
+        answer = client.ask("a", 70, HASHES)
+        if answer is not None or known():
+            return answer
+    raise AssertionError("nothing was answered")
+
+
+def test_a_long_step_does_not_give_up_what_is_known_by_now(serve):
+    """The first answer is pending; the next step begins when lookupd has known for long."""
+    client, server = serve(
+        lambda f: [[struct.pack(">I", 64), trailer(f, 1 if len(server.seen) < 2 else 0)]], asynchronous=True
+    )
+    now = [100.0]
+    client._clock = lambda: now[0]
+    assert client.ask("a", 70, HASHES) is None
+    now[0] += 30.0
+    assert step_until(client, lambda: False) == Hit(64)
+    assert len(server.seen) == 2 and client.counters.timeouts == 0
+
+
+def test_pending_for_ever_is_given_up(serve):
+    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f, 1)]], asynchronous=True)
+    now = [100.0]
+    client._clock = lambda: now[0]
+    assert client.ask("a", 70, HASHES) is None
+    assert step_until(client, lambda: len(server.seen) > 5) is None
+    now[0] += lookup_module.ASYNC_DEADLINE_S
+    assert step_until(client, lambda: False, 3) == MISS
+    assert client.up and client.counters.timeouts == 1
+
+
+def test_the_second_slow_lookup_of_a_step_is_asked_in_the_next(serve):
+    """lookupd waits for half of the timeout, whatever the step has left."""
+    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f)]], timeout_ms=1000)
+    now = [100.0]
+
+    def slow(frames):
+        now[0] += 0.5
+        return [[struct.pack(">I", 64), trailer(frames)]]
+
+    server.answer = slow
+    client._clock = lambda: now[0]
+    assert client.ask("a", 70, HASHES) == Hit(64)
+    assert client.ask("b", 70, HASHES) is None and client.up and len(server.seen) == 1
+    client.new_step()
+    assert client.ask("b", 70, HASHES) == Hit(64) and client.counters.timeouts == 0
+
+
 def test_a_discarded_request_leaves_nothing(serve):
     client, _ = serve(lambda f: [], asynchronous=True)
     assert client.ask("a", 70, HASHES) is None
@@ -278,7 +329,7 @@ def test_after_an_outage_nothing_of_the_old_connection_is_used(serve):
     old, asked = client._channel, client._asked["a"]
     client.mark_down()
     client.mark_up(server.open())
-    asked.deadline = 0.0  # long past: its answer is lost, which says nothing about the new server
+    asked.asked = 0.0  # long past: its answer is lost, which says nothing about the new server
     assert client.ask("a", 70, HASHES) is None
     assert client._channel is not old and client.up and client.counters.timeouts == 0
 
