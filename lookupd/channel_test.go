@@ -203,12 +203,13 @@ func TestAStuckLookupStopsThePulse(t *testing.T) {
 	group := pulse.New(func() { rounds.Add(1) })
 	other := group.Join()
 	n := newNode(t, func(c *Config) { c.Pulse = group })
-	n.catalog.granting = make(chan struct{})
+	n.catalog.granting, n.catalog.waits = make(chan struct{}), make(chan struct{})
 	a := n.register("e1", "m", "/l/one").openChannel(syscall.SOCK_STREAM)
 	blob := prefix(1, 8)
 	n.store(0, blob, 0, 8, kv.Present)
 	a.ask([][]byte{[]byte(wire.TagPing)})
-	a.ask(wire.EncodeLookup2(1000, 16, blob, "r", 1)) // and is stuck behind the answer
+	a.ask(wire.EncodeLookup2(1000, 16, blob, "r", 1))
+	<-n.catalog.waits // it is stuck behind the answer
 	other.Beat()
 	before := rounds.Load()
 	other.Beat()

@@ -37,6 +37,7 @@ type fakeCatalog struct {
 	resetErr   error
 	openErr    error
 	granting   chan struct{} // if not nil, Grant takes one first
+	waits      chan struct{} // if not nil, Grant gives one before that
 	grantFault any           // Grant panics with it
 }
 
@@ -97,6 +98,9 @@ func (v fakeView) Close() {
 }
 
 func (c *fakeCatalog) Grant(_ store.NamespaceID, holder store.Lease, chunks []store.ChunkKey, _ time.Duration) {
+	if c.waits != nil {
+		c.waits <- struct{}{}
+	}
 	if c.granting != nil {
 		<-c.granting
 	}

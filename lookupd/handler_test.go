@@ -273,6 +273,8 @@ func newBareHandler(t testing.TB) *handler {
 	t.Helper()
 	e := &engine{name: "e", spec: spec("m")}
 	e.rules = rulesOf(t, &e.spec)
+	e.inquiries = newInquiries(constCatalog{}, e.rules, e.ns.ID, &connector.Engine{})
+	t.Cleanup(e.inquiries.close)
 	return newHandler(Config{Catalog: constCatalog{}}, e)
 }
 
