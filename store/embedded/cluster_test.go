@@ -25,6 +25,7 @@ type fakeCluster struct {
 	puts    []func(error)
 	gets    []func(error)
 	asked   int
+	resets  []time.Time // when they were asked for
 }
 
 func newFakeCluster() *fakeCluster {
@@ -49,7 +50,10 @@ func (c *fakeCluster) Takes(digest [32]byte) bool               { return !c.left
 func (c *fakeCluster) Forget(key *disk.Key)                     { c.known[*key] = kv.Absent }
 func (c *fakeCluster) Leave(digest [32]byte)                    { c.left[digest] = true }
 
-func (c *fakeCluster) Reset(context.Context, [32]byte) error { return nil }
+func (c *fakeCluster) Reset(context.Context, [32]byte) error {
+	c.resets = append(c.resets, time.Now())
+	return nil
+}
 
 func (c *fakeCluster) Fetch(key disk.Key, into [][]byte, done func(*disk.Chunk, error)) bool {
 	c.gets = append(c.gets, func(err error) {

@@ -1,6 +1,14 @@
 package embedded
 
-import "testing"
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/store/disk"
+	"github.com/mooncake-sidecar/sidecar/store/disk/disktest"
+)
 
 // TestSoiledUntilClean: a master that adopts a segment knows whether the last reset
 // has come through in the cluster.
@@ -37,4 +45,29 @@ func TestSoiledUntilClean(t *testing.T) {
 		w.m.Tick()
 	}
 	adopt(false)
+}
+
+// TestResetWhileTheDiskHangs: the cluster's part of a reset has all of the time, and
+// both together take no longer.
+func TestResetWhileTheDiskHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDiskWorld(t, 16<<20, &disktest.Dir{}, smallDisk())
+		c := newFakeCluster()
+		d.m.SetCluster(c, false)
+		ns := d.namespace(testSpec("m", 128<<10, 1))
+		hold := make(chan struct{})
+		d.dir.SetFault(func(disktest.Call) disktest.Fault { <-hold; return disktest.Fault{} })
+		begun := time.Now()
+		if err := d.m.Reset(ns.ID); !errors.Is(err, disk.ErrUncertain) {
+			t.Errorf("the disk's part: %v", err)
+		}
+		if took := time.Since(begun); took != settleTimeout {
+			t.Errorf("it took %s of its clock", took)
+		}
+		if len(c.resets) != 1 || !c.resets[0].Equal(begun) {
+			t.Errorf("resets of the cluster at %v, want one at %v", c.resets, begun)
+		}
+		close(hold)
+		d.unmount()
+	})
 }

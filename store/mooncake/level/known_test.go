@@ -30,6 +30,10 @@ func TestKnown(t *testing.T) {
 			t.Errorf("%d at %d: %v, %v", c.digest, c.now, present, ok)
 		}
 	}
+	k.put(9, true, 0, 10_001) // longer than anything is known for: two halves
+	if _, ok := k.find(9, 0); ok {
+		t.Error("what seems to be known for ever is believed")
+	}
 	k.put(7, false, 210, 300) // the newest word counts
 	if present, ok := k.find(7, 210); present || !ok {
 		t.Errorf("replaced: %v, %v", present, ok)
