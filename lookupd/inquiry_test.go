@@ -239,7 +239,9 @@ func TestInquiryAgain(t *testing.T) {
 					}
 				}
 				time.Sleep(answerKept)
+				r.mu.Lock()
 				clear(r.known)
+				r.mu.Unlock()
 				if hit, pending := r.ask(t, 161, "r"); !pending {
 					t.Errorf("what is not known any more counts as absent: a hit of %d", hit)
 				}
