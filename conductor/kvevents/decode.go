@@ -106,6 +106,9 @@ func (d *Decoder) events(c *cursor) (refused int, err error) {
 			}
 			continue
 		}
+		if d.fields.kind == unknown {
+			d.fields.findName(*c)
+		}
 		// It must not hide the next one.
 		if c.skip(); c.err != nil {
 			return 0, nil

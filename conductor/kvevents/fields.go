@@ -98,6 +98,24 @@ func (f *fields) readMap(c *cursor) {
 	}
 }
 
+// findName looks for the kind of an event that could not be read, which may stand behind
+// what is wrong.
+func (f *fields) findName(c cursor) {
+	if code := c.peek(); code&0xf0 != 0x80 && code != codeMap16 && code != codeMap32 {
+		return // an array begins with it
+	}
+	for range c.mapping() {
+		if name := c.bytes(); f.kind == unknown && (string(name) == "type" || string(name) == "event_type") {
+			f.readName(&c)
+		} else {
+			c.skip()
+		}
+		if c.err != nil {
+			return
+		}
+	}
+}
+
 // readName reads what kind of event it is, in vLLM's words or in Mooncake's.
 func (f *fields) readName(c *cursor) {
 	f.name = c.bytes()

@@ -32,43 +32,17 @@ func (src *Source) Apply(batch *kvevents.Batch) {
 	if batch.Doubtful {
 		src.Clear()
 	}
+	src.fresh = false
 	for i, event := range batch.Events {
 		switch e := event.(type) {
 		case *kvevents.BlockStored:
-			if !src.origin.ReusesReported && i+1 < len(batch.Events) && src.showsReuse(e, batch.Events[i+1]) {
-				src.origin.ReusesReported = true
-			}
-			src.store(e)
+			src.store(e, batch.Events[i+1:])
 		case *kvevents.BlockRemoved:
 			src.remove(e)
 		case *kvevents.AllBlocksCleared:
 			src.Clear()
 		}
 	}
-}
-
-// showsReuse tells whether two events are how an engine tells of a request that reuses
-// blocks: one with all of them from the prompt's beginning, and at once one that goes
-// on behind them. Copies that a request makes for itself come in one event.
-func (src *Source) showsReuse(e *kvevents.BlockStored, next kvevents.Event) bool {
-	behind, ok := next.(*kvevents.BlockStored)
-	if !ok || e.Parent != nil || len(e.Hashes) == 0 || behind.Parent == nil || *behind.Parent != e.Hashes[len(e.Hashes)-1] || groupOf(behind.Group) != groupOf(e.Group) {
-		return false
-	}
-	l, ok := src.lanes[groupOf(e.Group)]
-	tier, known := src.tierOf(e.Medium)
-	if !ok || !known {
-		return false
-	}
-	s := src.space
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	for _, hash := range e.Hashes {
-		if !s.holds(hash, holdingOf(l, tier)) {
-			return false
-		}
-	}
-	return true
 }
 
 func groupOf(group *int) int {
@@ -99,9 +73,12 @@ type plan struct {
 	before digest
 	// reuse: what is held already is no copy.
 	reuse bool
+	// added: something was not held.
+	added bool
 }
 
-func (src *Source) store(e *kvevents.BlockStored) {
+// store takes an event; rest are those behind it in its batch.
+func (src *Source) store(e *kvevents.BlockStored, rest []kvevents.Event) {
 	tier, ok := src.tierOf(e.Medium)
 	kind := kindOf(e.SpecKind)
 	n := len(e.Hashes)
@@ -116,7 +93,10 @@ func (src *Source) store(e *kvevents.BlockStored) {
 		src.storeNone(e, kind, tier)
 		return
 	}
-	p := plan{blockTokens: e.BlockSize, reuse: src.origin.ReusesReported && e.Parent == nil && len(e.TokenIDs) > 0}
+	if !src.origin.ReusesReported && src.showsReuse(e, tier, rest) {
+		src.reusesFound()
+	}
+	p := plan{blockTokens: e.BlockSize, reuse: src.origin.ReusesReported && fromBeginning(e)}
 	p.place = kind == dense && e.BlockSize > 0 && len(e.TokenIDs) == n*e.BlockSize && src.namesAdapter(e) && src.digest(e)
 	s := src.space
 	for first := 0; first < n; first += holdBlocks {
@@ -130,12 +110,20 @@ func (src *Source) store(e *kvevents.BlockStored) {
 		}
 		src.tells(l, tier)
 		p.who = holdingOf(l, tier)
+		if p.reuse && s.lanes[l].kind == window && !src.computed(e, rest) {
+			src.stats.Reported += uint64(n) //nolint:gosec // a length
+			s.mu.Unlock()
+			return
+		}
 		if first == 0 && p.place {
 			p.before, p.place = src.before(e, p.who)
 		}
 		src.storeLocked(&p, e.Hashes[first:last], first)
 		s.sweepLocked(sweepPages)
 		s.mu.Unlock()
+	}
+	if p.reuse && kind == dense {
+		src.fresh, src.freshLast = p.added, e.Hashes[n-1]
 	}
 }
 
@@ -357,6 +345,7 @@ func (src *Source) hold(p *plan, rec *record) {
 		return
 	}
 	again, ok := s.add(rec, p.who)
+	p.added = p.added || !again
 	switch {
 	case !ok:
 		src.drop(1)
@@ -427,7 +416,7 @@ func (src *Source) removeBlock(hash kvevents.Hash, who holding) {
 	found := false
 	for _, l := range src.scratch.links {
 		rec := s.records.at(l)
-		found = s.drop(rec, who) || found
+		found = s.drop(rec, who, src.miscounted) || found
 		if rec.holders == 0 {
 			s.forget(l)
 		}

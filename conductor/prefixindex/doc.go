@@ -21,13 +21,16 @@
 // to report what a request reuses, in the same words as a copy (kv_cache_report_mode
 // "full"). The wire does not say which it is: a source is Origin.ReusesReported, or is
 // taken for one from the first time that it reports a prefix which it holds and goes on
-// behind it at once. From then on an announcement from a prompt's beginning is no copy
-// of what is held. What it had miscounted before stays counted until AllBlocksCleared.
+// behind it in the same batch. From then on an announcement from a prompt's beginning is
+// no copy of what is held, and a window's report adds nothing: it names blocks that the
+// window has not. What it had miscounted before is taken for one copy until
+// AllBlocksCleared. All of this may say too little, not too much.
 //
 // # Groups
 //
 // All full-attention groups of a source must hold a prefix, of windows and recurrent
-// states its last blocks. Groups of kinds that are not known are passed over.
+// states its last blocks. Of kinds that are not known all is asked for. A group counts
+// from when it was told of, in a tier, until its source is cleared.
 //
 // # Memory
 //

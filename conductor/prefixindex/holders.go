@@ -163,15 +163,15 @@ func (s *space) insertHolding(rec *record, held []holding, i int, who holding) b
 	return true
 }
 
-// drop takes a copy away, false when there was none.
-func (s *space) drop(rec *record, who holding) bool {
+// drop takes a copy away, or all, false when there was none.
+func (s *space) drop(rec *record, who holding, all bool) bool {
 	var one [1]holding
 	held := s.view(rec.holders, &one)
 	i, found := slices.BinarySearchFunc(held, who, func(a, b holding) int { return int(a>>countBits) - int(b>>countBits) })
 	if !found {
 		return false
 	}
-	if held[i].count() > 1 {
+	if held[i].count() > 1 && !all {
 		held[i]--
 		if rec.holders&isList == 0 {
 			rec.holders = holders(held[i])

@@ -1,5 +1,7 @@
 package prefixindex
 
+import "github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+
 // Shared is the rank of a source that tells of a store which all ranks of an instance
 // can load from.
 const Shared = -1
@@ -30,7 +32,13 @@ type Source struct {
 	lanes  map[int]uint32 // by KV-cache group
 	hasher hasher
 	stats  Stats
-	// digests, extras and salt are of the event at hand.
+	// miscounted: reuses may have been counted as copies, so that a removal takes all.
+	miscounted bool
+	// fresh: the batch's latest event of a full-attention group from a prompt's beginning
+	// told of new blocks, up to freshLast.
+	fresh     bool
+	freshLast kvevents.Hash
+	// digests are of the event at hand.
 	digests []digest
 	scratch scratch
 }
@@ -120,6 +128,7 @@ func (src *Source) clearLocked() {
 		s.retired = append(s.retired, l)
 	}
 	clear(src.lanes)
+	src.miscounted = false
 	sl := &s.slots[src.slot]
 	sl.dense, sl.windows, sl.dropped = [tiers]int{}, nil, 0
 }
