@@ -144,3 +144,25 @@ func TestSaltsOfRequestsAndEngines(t *testing.T) {
 	d.expect(Query{Tokens: tokensOf(1), EngineSalt: "s"}, onGPU("engine", 4))
 	d.expect(Query{Tokens: tokensOf(1), Salt: "s", EngineSalt: "s"}, onGPU("both", 4))
 }
+
+// A window's last blocks may be in the store that a rank shares, or in part; where the
+// store alone tells of a window, the rank needs it, too.
+func TestWindowsOfASharedStore(t *testing.T) {
+	d := newTold(t, Options{})
+	byHash := func(group int, kind string, hashes ...kvevents.Hash) *kvevents.BlockStored {
+		return ofKind(group, kind, 6, &kvevents.BlockStored{Hashes: hashes, Medium: "CPU"})
+	}
+	inStore := func(gpu, cpu int) Match {
+		return Match{Instance: "a", In: [tiers]int{gpu, cpu, 0}, Through: [tiers]int{gpu, max(gpu, cpu), max(gpu, cpu)}}
+	}
+	rank, store := d.open(Origin{Instance: "a"}), d.open(Origin{Instance: "a", Rank: Shared})
+	apply(rank, ofGroup(0, blocks("GPU", 0, 1, 2, 3)), ofKind(1, "sliding_window", 6, blocks("GPU", 0, 1, 2)))
+	apply(store, byHash(0, "full_attention", 1, 2, 3))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, Match{Instance: "a", In: [tiers]int{8, 0, 0}, Through: [tiers]int{8, 8, 8}})
+	apply(store, byHash(1, "sliding_window", 3)) // its last two are in both together
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, Match{Instance: "a", In: [tiers]int{8, 0, 0}, Through: [tiers]int{8, 12, 12}})
+	apply(store, byHash(1, "sliding_window", 2))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, inStore(8, 12))
+	apply(store, byHash(2, "mamba", 1))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, Match{Instance: "a", In: [tiers]int{0, 0, 0}, Through: [tiers]int{0, 4, 4}})
+}

@@ -103,14 +103,18 @@ type slot struct {
 	dense [tiers]int
 	// windows are the lanes of which a prefix needs its last blocks.
 	windows []uint32
+	// age rises whenever what was known is forgotten, or the slot is another's: who walks
+	// has to tell.
+	age     uint64
 	dropped uint64
 }
 
 // lane is what one source holds of one KV-cache group. A lane that was cleared is
 // retired, and its source has another one from then on.
 type lane struct {
-	slot int
-	kind groupKind
+	slot  int
+	group int
+	kind  groupKind
 	// windowTokens, of a window, is how far it goes back, the next token counted.
 	windowTokens int
 	retired      bool

@@ -135,11 +135,19 @@ func (m *model) has(src *modelSource, tier Tier, content string) bool {
 }
 
 // windowsAllow tells whether a prefix can end behind some blocks.
-func (m *model) windowsAllow(src *modelSource, p prompt, blocks int, where []Tier) bool {
-	for group, need := range src.windows {
-		for i := max(blocks-need, 0); src.tells(group) && i < blocks; i++ {
+func (m *model) windowsAllow(src, store *modelSource, p prompt, blocks int, where ...Tier) bool {
+	for group := range 3 {
+		need := 0
+		for _, one := range []*modelSource{src, store} {
+			if one != nil && one.tells(group) {
+				need = max(need, one.windows[group])
+			}
+		}
+		for i := max(blocks-need, 0); i < blocks; i++ {
 			content := p.upTo(i + 1).content()
-			if !slices.ContainsFunc(where, func(tier Tier) bool { return m.holds(src, group, tier, content) }) {
+			if !slices.ContainsFunc(where, func(tier Tier) bool {
+				return m.holds(src, group, tier, content) || tier != GPU && store != nil && m.holds(store, group, tier, content)
+			}) {
 				return false
 			}
 		}
@@ -179,7 +187,11 @@ func (m *model) query(p prompt, instance string) []Match {
 			for ways[tier] < total && has(tier, ways[tier]) {
 				ways[tier]++
 			}
-			match.In[tier] = ways[tier] * modelTokens
+			in := ways[tier]
+			for in > 0 && !m.windowsAllow(src, store, p, in, tier) {
+				in--
+			}
+			match.In[tier] = in * modelTokens
 		}
 		through := [tiers]int{ways[GPU], ways[GPU], ways[GPU]}
 		for through[CPU] < total && has(CPU, through[CPU]) {
@@ -188,13 +200,12 @@ func (m *model) query(p prompt, instance string) []Match {
 		for through[Disk] < total && (has(CPU, through[Disk]) || has(Disk, through[Disk])) {
 			through[Disk]++
 		}
-		for tier, where := range [][]Tier{{GPU}, {GPU, CPU, Disk}, {GPU, CPU, Disk}} {
-			for through[tier] > 0 && !m.windowsAllow(src, p, through[tier], where) {
+		for tier, where := range [][]Tier{{GPU}, {GPU, CPU}, {GPU, CPU, Disk}} {
+			for through[tier] > 0 && !m.windowsAllow(src, store, p, through[tier], where...) {
 				through[tier]--
 			}
 			match.Through[tier] = through[tier] * modelTokens
 		}
-		match.In[GPU] = match.Through[GPU]
 		if match.In != [tiers]int{} || match.Through != [tiers]int{} {
 			found = append(found, match)
 		}
@@ -367,6 +378,8 @@ func TestAgainstModel(t *testing.T) {
 			origin.Model = "m"
 			src := &modelSource{origin: origin, scheme: "sha256", windows: map[int]int{}}
 			switch origin.Instance {
+			case "e1":
+				src.windows[1], src.windows[2] = 1, 2
 			case "e2":
 				src.scheme = "another"
 				src.windows[2] = 2

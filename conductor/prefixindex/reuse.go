@@ -61,6 +61,7 @@ func (src *Source) reusesFound() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	sl := &s.slots[src.slot]
+	sl.age++
 	for group, l := range src.lanes {
 		was := s.lanes[l]
 		if was.kind != window {

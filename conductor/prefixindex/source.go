@@ -72,6 +72,7 @@ func (x *Index) Open(origin Origin) *Source {
 	made := slot{instance: origin.Instance, rank: origin.Rank, open: true}
 	for i := range s.slots {
 		if !s.slots[i].open && s.slots[i].windows == nil {
+			made.age = s.slots[i].age + 1
 			s.slots[i], src.slot = made, i
 			s.relate()
 			return src
@@ -131,6 +132,7 @@ func (src *Source) clearLocked() {
 	src.miscounted = false
 	sl := &s.slots[src.slot]
 	sl.dense, sl.windows, sl.dropped = [tiers]int{}, nil, 0
+	sl.age++
 }
 
 // Close forgets all and ends the stream.
@@ -185,7 +187,7 @@ func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, 
 	default:
 		return 0, false
 	}
-	s.lanes[l] = lane{slot: src.slot, kind: dense}
+	s.lanes[l] = lane{slot: src.slot, group: group, kind: dense}
 	src.lanes[group] = l
 	if kind == window {
 		src.becomesWindow(l, windowTokens)

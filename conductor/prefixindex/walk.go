@@ -19,9 +19,8 @@ type walk struct {
 	has []tierSet
 	// lanes counts, by slot and tier, the dense lanes of the holders at hand.
 	lanes []([tiers]int)
-	// ends is, by lane, how many of the latest blocks a window holds: in the GPU, and
-	// anywhere.
-	ends map[uint32][2]int
+	// windows are those of the rows, one row's behind the other's.
+	windows []windowRun
 }
 
 // tierSet has a bit for each tier.
@@ -34,16 +33,20 @@ const notGPU = tierSet(1<<CPU | 1<<Disk)
 // row is one rank. Its counts are of blocks.
 type row struct {
 	slot, store int // store is the slot of what it shares, -1 for none
+	// age and storeAge are those of the slots when the row was made.
+	age, storeAge uint64
+	// windows are those of the walk from the first to before the last.
+	firstWindow, lastWindow int
 	// in and through end where they are no longer alive.
 	in, through [tiers]int
 	alive       tierSet
 	walking     tierSet
-	// best is through as far as windows allow.
-	best [tiers]int
+	// bestIn and best are in and through as far as windows allow.
+	bestIn, best [tiers]int
 }
 
 func (w *walk) begin() {
-	w.blocks, w.run, w.same, w.rows, w.ends = 0, 0, w.same[:0], w.rows[:0], nil
+	w.blocks, w.run, w.same, w.rows, w.windows = 0, 0, w.same[:0], w.rows[:0], w.windows[:0]
 }
 
 // visit goes along the blocks that were found. It is false when nobody can come any
@@ -97,6 +100,11 @@ func (w *walk) start(s *space, held []holding) {
 		}
 		if w.of(&r) != 0 {
 			r.alive, r.walking = 1<<tiers-1, 1<<tiers-1
+			r.age = sl.age
+			if r.store >= 0 {
+				r.storeAge = s.slots[r.store].age
+			}
+			w.addWindows(s, &r)
 			w.rows = append(w.rows, r)
 		}
 	}
@@ -138,17 +146,20 @@ func (w *walk) count(s *space) bool {
 	}
 	w.look(s, w.same)
 	w.blocks += w.run
-	w.countWindows(s)
 	goesOn := false
 	for i := range w.rows {
 		r := &w.rows[i]
-		r.advance(w.of(r), w.run)
-		onGPU, anywhere := w.windowsAllow(s, r)
-		if onGPU && r.alive.has(GPU) {
-			r.best[GPU] = r.in[GPU]
+		if r.gone(s) {
+			r.alive, r.walking = 0, 0
+			continue
 		}
-		for tier := CPU; tier < tiers; tier++ {
-			if anywhere && r.walking.has(tier) {
+		r.advance(w.of(r), w.run)
+		w.countWindows(s, r)
+		for tier := range Tier(tiers) {
+			if r.alive.has(tier) && w.windowsAllow(r, 1<<tier) {
+				r.bestIn[tier] = r.in[tier]
+			}
+			if r.walking.has(tier) && w.windowsAllow(r, 1<<(tier+1)-1) {
 				r.best[tier] = r.through[tier]
 			}
 		}
@@ -156,6 +167,11 @@ func (w *walk) count(s *space) bool {
 	}
 	w.run = 0
 	return goesOn
+}
+
+// gone tells whether a row's slots have been cleared or are others' meanwhile.
+func (r *row) gone(s *space) bool {
+	return s.slots[r.slot].age != r.age || r.store >= 0 && s.slots[r.store].age != r.storeAge
 }
 
 func (r *row) goesOn() bool { return r.alive|r.walking != 0 }
@@ -181,55 +197,19 @@ func (r *row) advance(has tierSet, n int) {
 	}
 }
 
-// countWindows counts how many of the latest blocks each window holds.
-func (w *walk) countWindows(s *space) {
-	some := false
-	for i := range w.rows {
-		some = some || len(s.slots[w.rows[i].slot].windows) > 0
-	}
-	if !some {
-		return
-	}
-	ends := map[uint32][2]int{}
-	for _, h := range w.same {
-		ln := &s.lanes[h.lane()]
-		if ln.retired || ln.kind != window {
-			continue
-		}
-		was, now := w.ends[h.lane()], ends[h.lane()]
-		if h.tier() == GPU {
-			now[0] = was[0] + w.run
-		}
-		now[1] = was[1] + w.run // also when it is in several tiers
-		ends[h.lane()] = now
-	}
-	w.ends = ends
-}
-
-// windowsAllow tells whether a rank's windows hold what they need where the blocks that
-// were visited end: in the GPU, or anywhere.
-func (w *walk) windowsAllow(s *space, r *row) (onGPU, anywhere bool) {
-	onGPU, anywhere = true, true
-	for _, l := range s.slots[r.slot].windows {
-		size := w.q.BlockTokens
-		need := min((s.lanes[l].windowTokens-2+size)/size, w.blocks)
-		onGPU = onGPU && w.ends[l][0] >= need
-		anywhere = anywhere && w.ends[l][1] >= need
-	}
-	return onGPU, anywhere
-}
-
 // matches appends what was found.
 func (w *walk) matches(s *space, dst []Match) []Match {
 	for i := range w.rows {
 		r := &w.rows[i]
+		if r.gone(s) {
+			continue
+		}
 		sl := &s.slots[r.slot]
 		m := Match{Instance: sl.instance, Rank: sl.rank, Truncated: sl.dropped > 0}
 		for tier := range Tier(tiers) {
-			m.In[tier] = r.in[tier] * w.q.BlockTokens
+			m.In[tier] = r.bestIn[tier] * w.q.BlockTokens
 			m.Through[tier] = r.best[tier] * w.q.BlockTokens
 		}
-		m.In[GPU] = m.Through[GPU]
 		if m != (Match{Instance: m.Instance, Rank: m.Rank, Truncated: m.Truncated}) {
 			dst = append(dst, m)
 		}
