@@ -227,23 +227,28 @@ func (src *Source) before(e *kvevents.BlockStored, who holding) (digest, bool) {
 		return src.hasher.root(&c), true
 	}
 	s := src.space
-	var found *record
+	var own, others []digest
+	var room [2][2]digest
+	own, others = room[0][:0], room[1][:0]
 	p := s.tables[byHash].probe(spread(uint64(*e.Parent)))
 	for l := p.next(); l != 0; l = p.next() {
 		rec := s.records.at(l)
-		if rec.hash == *e.Parent && rec.placed() && int(rec.meta&metaTokens) == e.BlockSize {
-			if s.isHeld(rec, who) {
-				return rec.chain, true
-			}
-			if found == nil {
-				found = rec
-			}
+		switch {
+		case rec.hash != *e.Parent || !rec.placed() || int(rec.meta&metaTokens) != e.BlockSize:
+		case s.isHeld(rec, who):
+			own = append(own, rec.chain)
+		default:
+			others = append(others, rec.chain)
 		}
 	}
-	if found == nil {
-		return digest{}, false
+	// Where engines hash each block alone, one hash may be of several: none is taken then.
+	switch {
+	case len(own) == 1:
+		return own[0], true
+	case len(own) == 0 && len(others) == 1:
+		return others[0], true
 	}
-	return found.chain, true
+	return digest{}, false
 }
 
 // storeLocked adds a copy of each block; the first of them is the event's block at
@@ -269,27 +274,41 @@ func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
 	}
 }
 
-// storeBlock adds a copy of a block. Without a chain it is of every record with its
-// hash.
+// storeBlock adds a copy of a block. Without a chain it is of the one record with its
+// hash; with several it gets one of its own, whose chain stays unknown.
 func (src *Source) storeBlock(p *plan, hash kvevents.Hash, chain digest) {
 	s := src.space
-	stored := false
+	var exact, unplaced, other link
+	others := 0
 	way := s.tables[byHash].probe(spread(uint64(hash)))
 	for l := way.next(); l != 0; l = way.next() {
-		rec := s.records.at(l)
-		if rec.hash != hash || p.place && rec.placed() && rec.chain != chain {
-			continue
+		switch rec := s.records.at(l); {
+		case rec.hash != hash:
+		case !rec.placed():
+			unplaced = l
+		case p.place && rec.chain == chain:
+			exact = l
+		default:
+			other = l
+			others++
 		}
-		if p.place && !rec.placed() && !s.place(l, chain, p.blockTokens) {
+	}
+	switch {
+	case exact != 0:
+		src.hold(p, s.records.at(exact))
+		return
+	case unplaced != 0 && p.place && others == 0:
+		if !s.place(unplaced, chain, p.blockTokens) {
 			src.drop(1)
 			return
 		}
-		src.hold(p, rec)
-		if stored = true; p.place {
-			return
-		}
-	}
-	if stored {
+		src.hold(p, s.records.at(unplaced))
+		return
+	case unplaced != 0 && !p.place:
+		src.hold(p, s.records.at(unplaced))
+		return
+	case others == 1 && !p.place:
+		src.hold(p, s.records.at(other))
 		return
 	}
 	l := s.records.take(&s.budget)

@@ -286,3 +286,62 @@ func TestDoubtClears(t *testing.T) {
 	d.expect(Query{Tokens: tokensOf(1, 2)})
 	d.expect(Query{Tokens: tokensOf(3)}, onGPU("a", 4))
 }
+
+// Where one hash is of several blocks, nobody's is taken for another's.
+func TestOneHashOfSeveralBlocks(t *testing.T) {
+	d := newTold(t, Options{})
+	a, b := d.open(Origin{Instance: "a"}), d.open(Origin{Instance: "b"})
+	apply(a, blocks("GPU", 0, 1, 3, 4))
+	apply(b, blocks("GPU", 0, 2, 3))
+	late := d.open(Origin{Instance: "late"})
+	apply(late, blocks("GPU", 3, 4)) // behind either 3
+	apply(late, blocks("GPU", 0, 1), &kvevents.BlockStored{Hashes: []kvevents.Hash{3}, Medium: "GPU"})
+	d.expect(Query{Tokens: tokensOf(1, 3, 4)}, onGPU("a", 12), onGPU("late", 4))
+	d.expect(Query{Tokens: tokensOf(2, 3, 4)}, onGPU("b", 8))
+	d.expect(Query{Hashes: []kvevents.Hash{3, 4}}, onGPU("a", 8), onGPU("b", 4), onGPU("late", 8))
+	apply(a, blocks("GPU", 0, 2, 3), blocks("GPU", 3, 5)) // behind either of its own
+	d.expect(Query{Tokens: tokensOf(1, 3, 5), Instance: "a"}, onGPU("a", 8))
+	d.expect(Query{Tokens: tokensOf(2, 3, 5), Instance: "a"}, onGPU("a", 8))
+	apply(late, blocks("GPU", 0, 9, 3)) // it is not what was told of by hash
+	d.expect(Query{Tokens: tokensOf(9, 3)}, onGPU("late", 8))
+	apply(late, gone("GPU", 3))
+	d.expect(Query{Hashes: []kvevents.Hash{3}}, onGPU("a", 4), onGPU("b", 4))
+}
+
+// A rank whose first block found no room is told of: nothing is known, and there may be.
+func TestAFirstBlockThatWasDropped(t *testing.T) {
+	d := newTold(t, Options{MaxBytes: 100_000})
+	a := d.open(Origin{Instance: "a"})
+	for i := kvevents.Hash(1); a.Stats().Dropped == 0; i++ {
+		apply(a, blocks("GPU", 0, i))
+	}
+	want := onGPU("a", 0)
+	want.Truncated = true
+	d.expect(Query{Tokens: tokensOf(1_000_000)}, want)
+	a.Clear()
+	d.expect(Query{Tokens: tokensOf(1_000_000)})
+}
+
+// A slot that is another's while a query goes on in parts is no answer.
+func TestASlotThatIsAnothersMeanwhile(t *testing.T) {
+	for name, change := range map[string]func(*told, *Source){
+		"closed":  func(d *told, a *Source) { a.Close(); apply(d.open(Origin{Instance: "b"}), blocks("GPU", 1, 2)) },
+		"cleared": func(_ *told, a *Source) { a.Clear() },
+	} {
+		d := newTold(t, Options{})
+		a := d.open(Origin{Instance: "a"})
+		apply(a, blocks("GPU", 0, 1, 2))
+		w := &walk{q: &Query{Model: "m", BlockTokens: 4}}
+		w.begin()
+		a.space.findHashes([]kvevents.Hash{1}, 4, &w.found)
+		if !w.visit(a.space) {
+			t.Fatal("nobody has the first block")
+		}
+		change(d, a)
+		a.space.findHashes([]kvevents.Hash{2}, 4, &w.found)
+		goesOn := w.visit(a.space)
+		if got := w.matches(a.space, nil); goesOn || len(got) > 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -33,8 +33,8 @@ type Match struct {
 	// behind it what the CPU's memory does, and with disks what either does. The first
 	// is In[GPU]. A rank's engine loads in this way.
 	Through [tiers]int
-	// Truncated: blocks of the rank were dropped for want of memory, so that there may
-	// be more.
+	// Truncated: blocks of the rank, or of its store, were dropped for want of memory, so
+	// that there may be more; also where nothing is known to be there.
 	Truncated bool
 }
 
@@ -48,7 +48,7 @@ const (
 	mostBlocks  = 1024
 )
 
-// Query appends a match for each rank that holds the first block of a prompt, none
+// Query appends a match for each rank that holds the first block of a prompt, or may, none
 // where the size of its blocks can be nobody's. What comes in while it looks may count
 // or not.
 func (x *Index) Query(q *Query, dst []Match) []Match {

@@ -98,8 +98,10 @@ func (w *walk) start(s *space, held []holding) {
 		if sl.rank == Shared && sl.ranks > 0 {
 			continue // its ranks tell of it
 		}
-		if w.of(&r) != 0 {
-			r.alive, r.walking = 1<<tiers-1, 1<<tiers-1
+		if has := w.of(&r) != 0; has || w.truncated(s, &r) {
+			if has {
+				r.alive, r.walking = 1<<tiers-1, 1<<tiers-1
+			}
 			r.age = sl.age
 			if r.store >= 0 {
 				r.storeAge = s.slots[r.store].age
@@ -108,6 +110,11 @@ func (w *walk) start(s *space, held []holding) {
 			w.rows = append(w.rows, r)
 		}
 	}
+}
+
+// truncated tells whether blocks of a rank were dropped, or of its store.
+func (w *walk) truncated(s *space, r *row) bool {
+	return s.slots[r.slot].dropped > 0 || r.store >= 0 && s.slots[r.store].dropped > 0
 }
 
 // of returns where a rank has the blocks at hand.
@@ -205,12 +212,12 @@ func (w *walk) matches(s *space, dst []Match) []Match {
 			continue
 		}
 		sl := &s.slots[r.slot]
-		m := Match{Instance: sl.instance, Rank: sl.rank, Truncated: sl.dropped > 0}
+		m := Match{Instance: sl.instance, Rank: sl.rank, Truncated: w.truncated(s, r)}
 		for tier := range Tier(tiers) {
 			m.In[tier] = r.bestIn[tier] * w.q.BlockTokens
 			m.Through[tier] = r.best[tier] * w.q.BlockTokens
 		}
-		if m != (Match{Instance: m.Instance, Rank: m.Rank, Truncated: m.Truncated}) {
+		if m != (Match{Instance: m.Instance, Rank: m.Rank}) {
 			dst = append(dst, m)
 		}
 	}

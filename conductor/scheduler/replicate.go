@@ -44,6 +44,9 @@ type hot struct {
 	key  uint64
 	uses float64
 	at   time.Duration
+	// target is to have got a copy, asked for at askedAt; Nobody: none was.
+	target  int
+	askedAt time.Duration
 }
 
 // NewReplication returns one that has seen nothing.
@@ -60,12 +63,13 @@ type Copy struct{ Source, Target, Blocks int }
 
 // Used notes that a prefix of a request was used, which key names: its last
 // block's. It may say what to copy: to the instance with the shortest queue of
-// those that lack it. now is any clock that does not go back.
+// those that lack it. What was asked for is taken for done for a half-life, and asked for
+// again if it is not there then. now is any clock that does not go back.
 func (r *Replication) Used(now time.Duration, key uint64, blocks int, all []Prefiller) (Copy, bool) {
 	if r.options.Uses <= 0 || blocks < max(r.options.MinBlocks, 1) {
 		return Copy{}, false
 	}
-	uses := r.count(now, key)
+	h := r.count(now, key)
 	have, source, target := 0, Nobody, Nobody
 	for i := range all {
 		switch {
@@ -74,33 +78,36 @@ func (r *Replication) Used(now time.Duration, key uint64, blocks int, all []Pref
 			if all[i].ReadyBlocks >= blocks && (source == Nobody || all[i].egress() < all[source].egress()) {
 				source = i
 			}
+		case i == h.target && now-h.askedAt < r.options.HalfLife: // it is on its way
+			have++
 		case all[i].Egress > 0 || all[i].Ingress > 0: // its links have better to do
 		case target == Nobody || all[i].queue() < all[target].queue():
 			target = i
 		}
 	}
-	if source == Nobody || target == Nobody || uses < r.options.Uses*float64(have) {
+	if source == Nobody || target == Nobody || h.uses < r.options.Uses*float64(have) {
 		return Copy{}, false
 	}
+	h.target, h.askedAt = target, now
 	return Copy{Source: source, Target: target, Blocks: blocks}, true
 }
 
-// count adds a use and returns how many there were lately.
-func (r *Replication) count(now time.Duration, key uint64) float64 {
+// count adds a use and returns what is known of the prefix.
+func (r *Replication) count(now time.Duration, key uint64) *hot {
 	set := &r.sets[key*0x9E3779B97F4A7C15>>32%uint64(len(r.sets))]
 	coldest := 0
 	for i := range set {
 		if set[i].key == key && set[i].uses > 0 {
 			set[i].uses = 1 + r.faded(now, &set[i])
 			set[i].at = now
-			return set[i].uses
+			return &set[i]
 		}
 		if r.faded(now, &set[i]) < r.faded(now, &set[coldest]) {
 			coldest = i
 		}
 	}
-	set[coldest] = hot{key, 1, now}
-	return 1
+	set[coldest] = hot{key: key, uses: 1, at: now, target: Nobody}
+	return &set[coldest]
 }
 
 func (r *Replication) faded(now time.Duration, h *hot) float64 {

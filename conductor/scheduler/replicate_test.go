@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -28,6 +29,22 @@ func TestHotPrefixIsCopied(t *testing.T) {
 	}
 	if c, ok := r.Used(0, 7, 5, all); !ok || c.Target != 2 {
 		t.Errorf("four uses: %+v, %v", c, ok)
+	}
+}
+
+// TestACopyIsAskedForOnce, and again when it has not come.
+func TestACopyIsAskedForOnce(t *testing.T) {
+	r := NewReplication(ReplicationOptions{Uses: 1, HalfLife: time.Minute})
+	all := cluster3()
+	all[2].Ingress = time.Hour
+	var asked []time.Duration
+	for now := time.Duration(0); now < 2*time.Minute; now += time.Second {
+		if c, ok := r.Used(now, 7, 5, all); ok && c.Target == 1 {
+			asked = append(asked, now)
+		}
+	}
+	if !slices.Equal(asked, []time.Duration{0, time.Minute}) {
+		t.Errorf("asked for at %v", asked)
 	}
 }
 
@@ -79,7 +96,7 @@ func TestColdestIsForgotten(t *testing.T) {
 	if len(r.sets) != 1 {
 		t.Fatalf("%d sets", len(r.sets))
 	}
-	if got := r.count(0, 7777); got != 1001 {
+	if got := r.count(0, 7777).uses; got != 1001 {
 		t.Errorf("the hot prefix was used %v times, want 1001", got)
 	}
 	if (&ReplicationOptions{Uses: 1}).Validate() == nil || (&ReplicationOptions{Uses: -1}).Validate() == nil {
