@@ -61,6 +61,7 @@ type namespace struct {
 	// counts how often that began. No removal before cleanFrom is the last; it is zero
 	// until the cluster has answered one.
 	dirty     bool
+	told      bool // that others keep it so
 	soils     uint64
 	cleanFrom time.Time
 	seen      seen

@@ -62,7 +62,7 @@ func (c *Client) oweLocked(ns *namespace, key string) {
 // others lease again and again none finds that goes by the beginning of keys, and
 // none says so; keys that were seen are owed one by one, since of those it is said.
 func (c *Client) soilLocked(ns *namespace) {
-	ns.dirty, ns.cleanFrom = true, time.Time{}
+	ns.dirty, ns.told, ns.cleanFrom = true, false, time.Time{}
 	ns.soils++
 	for _, key := range ns.seen.keys {
 		if len(c.owed.keys) < maxOwed {
@@ -265,8 +265,13 @@ func (c *Client) removeAll(ctx context.Context, ns *namespace) (shards int, err 
 			ns.cleanFrom = c.straysUntil
 		}
 		ns.cleanFrom = ns.cleanFrom.Add(c.cfg.Lease + c.cfg.Lease/leaseMargin)
-	case last && shards == 0 && !c.owesLocked(ns):
+	case !last || shards > 0:
+	case !c.owesLocked(ns):
 		ns.dirty = false
+	case !ns.told:
+		ns.told = true
+		c.cfg.Log.Warn("objects of before a reset are leased again and again by other nodes; until they are gone, the cluster is not used for the model: stop its other engines for the length of a lease",
+			"model", ns.spec.Model)
 	}
 	return shards, err
 }
