@@ -41,7 +41,7 @@ var mutants = []mutant{
 
 	// What is served.
 	{"a chunk is whole a shard early", "put.go",
-		"whole = int(l.shards) == bits", "whole := int(l.shards)+1 >= bits"},
+		"whole = int(l.shards) == bits", "whole = int(l.shards)+1 >= bits"},
 	{"a shard's checksum is lost", "put.go",
 		"&slotEntry{checksum: checksum, ", "&slotEntry{"},
 	{"a failed chunk is not missed", "get.go",
