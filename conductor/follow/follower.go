@@ -2,6 +2,7 @@ package follow
 
 import (
 	"slices"
+	"time"
 
 	"github.com/zeebo/xxh3"
 
@@ -31,9 +32,18 @@ type Follower struct {
 	// since is the first number that is known of, when some is.
 	since uint64
 	some  bool
-	// asked: a replay is awaited, from this number on.
-	asked bool
-	from  uint64
+	// last is the checksum of the latest message that was applied.
+	last uint64
+	// asked: a replay is awaited. wanted is what next was when it was asked for, checked
+	// whether it has begun with what was applied last, or need not.
+	asked, checked bool
+	wanted         uint64
+	// another: the replay that comes is of another publisher; all is asked for behind it.
+	another bool
+	// anew: the replay that is awaited has all, and takes the place of what is known.
+	anew bool
+	// unanswered are the replays in a row that nobody answered.
+	unanswered int
 	// live is the latest number that came live, lively whether there was one.
 	live   uint64
 	lively bool
@@ -83,19 +93,46 @@ func (f *Follower) Stats() Stats { return f.stats }
 type Ask struct {
 	Wanted bool
 	From   uint64
+	// Later, when not 0, is after what time Retry is to be called.
+	Later time.Duration
 }
 
-// Start begins with nothing known: at the start, and after the connection was lost.
+// The times between replays that nobody answers.
+const (
+	firstRetry = time.Second
+	lastRetry  = 5 * time.Minute
+)
+
+// Start begins with nothing known.
+//
+// REQUIRES: it is called at the start, and whenever the connection was lost: a publisher
+// that was started anew and whose numbers happen to go on where the other's ended is
+// told by nothing else.
 func (f *Follower) Start() Ask {
 	f.forget()
-	f.lively = false
+	f.lively, f.unanswered = false, 0
 	f.held, f.heldBytes = nil, 0
-	return f.ask(0)
+	return f.ask()
 }
 
-func (f *Follower) ask(from uint64) Ask {
-	f.asked, f.from = true, from
-	return Ask{Wanted: true, From: from}
+// ask asks for what is missing, and for the message before it: it shows whether the
+// publisher is still the same.
+func (f *Follower) ask() Ask {
+	f.asked, f.wanted, f.checked, f.another, f.anew = true, f.next, !f.some, false, false
+	if !f.some {
+		return Ask{Wanted: true}
+	}
+	return Ask{Wanted: true, From: f.next - 1}
+}
+
+// Retry asks for all once more, after a replay that nobody answered. What is known stays
+// until an answer comes.
+func (f *Follower) Retry() Ask {
+	if f.asked || f.unanswered == 0 {
+		return Ask{}
+	}
+	f.asked, f.wanted, f.checked, f.another, f.anew = true, 0, true, false, true
+	return Ask{Wanted: true}
 }
 
 // forget says that nothing is known.
@@ -122,7 +159,7 @@ func (f *Follower) Live(m kvevents.Message) Ask {
 	}
 	f.stats.Gaps++
 	f.hold(m)
-	return f.ask(f.next)
+	return f.ask()
 }
 
 // restart forgets what another publisher has told.
@@ -163,7 +200,7 @@ func (f *Follower) apply(m kvevents.Message) {
 	if !f.some {
 		f.some, f.since = true, m.Seq
 	}
-	f.next = m.Seq + 1
+	f.next, f.last = m.Seq+1, xxh3.Hash(m.Payload)
 	f.sink.Apply(m.Payload)
 }
 
@@ -173,10 +210,17 @@ func (f *Follower) Replayed(m kvevents.Message) Ask {
 	case !f.asked:
 		return Ask{} // of a replay that was given up
 	case m.End:
+		f.unanswered = 0
 		return f.ended()
-	case f.some && m.Seq < f.next:
+	case f.another:
 		return Ask{}
-	case f.some && m.Seq > f.next:
+	case f.anew:
+		f.anew = false
+		f.forget()
+	case f.some && m.Seq < f.next:
+		f.check(m)
+		return Ask{}
+	case f.some && (m.Seq > f.next || !f.checked):
 		f.stats.Lost++
 		f.forget()
 	}
@@ -188,17 +232,38 @@ func (f *Follower) Replayed(m kvevents.Message) Ask {
 	return Ask{}
 }
 
+// check compares the last message that was applied with its replay.
+func (f *Follower) check(m kvevents.Message) {
+	if f.checked || m.Seq != f.next-1 {
+		return
+	}
+	f.checked = true
+	if xxh3.Hash(m.Payload) != f.last {
+		f.stats.Restarts++
+		f.forget()
+		f.another = true
+	}
+}
+
 // Unanswered gives up the replay that was asked for: nobody has answered in time, or
-// there is nobody to ask.
+// there is nobody to ask. The stream goes on with what it has; what is missing is asked
+// for later, and later each time.
 func (f *Follower) Unanswered() Ask {
 	if !f.asked {
 		return Ask{}
 	}
-	return f.ended()
+	f.unanswered++
+	if ask := f.ended(); ask.Wanted {
+		return ask
+	}
+	return Ask{Later: min(firstRetry<<min(f.unanswered-1, 16), lastRetry)}
 }
 
 // ended goes on with what has waited.
 func (f *Follower) ended() Ask {
+	if f.another {
+		return f.ask()
+	}
 	f.asked = false
 	held := f.held
 	f.held, f.heldBytes = nil, 0
@@ -215,11 +280,11 @@ func (f *Follower) ended() Ask {
 			}
 			f.stats.Again++
 			continue
-		case f.some && m.Seq > f.next && f.next > f.from:
+		case f.some && m.Seq > f.next && f.next > f.wanted:
 			// The replay has brought something, so there may be more.
 			f.stats.Gaps++
 			f.keep(held[i:])
-			return f.ask(f.next)
+			return f.ask()
 		case f.some && m.Seq > f.next:
 			f.stats.Lost++
 			f.forget()

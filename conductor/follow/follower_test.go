@@ -3,6 +3,7 @@ package follow
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -114,7 +115,14 @@ func TestAgainstPublisher(t *testing.T) {
 			"answer": func(t *rapid.T) { answer() },
 			"no answer": func(t *rapid.T) {
 				if pending.Wanted && rapid.IntRange(0, 3).Draw(t, "really") == 0 {
-					pending = f.Unanswered()
+					if pending = f.Unanswered(); !pending.Wanted && pending.Later == 0 {
+						t.Fatal("nothing asks again")
+					}
+				}
+			},
+			"retry": func(t *rapid.T) {
+				if !pending.Wanted {
+					pending = f.Retry()
 				}
 			},
 			"restart": func(t *rapid.T) {
@@ -134,6 +142,8 @@ func TestAgainstPublisher(t *testing.T) {
 			answer()
 		}
 		answer()
+		pending = f.Retry()
+		answer()
 		for block := range got {
 			if !p.held[block] {
 				t.Fatalf("%s is held no more; %+v", block, f.State())
@@ -147,4 +157,103 @@ func TestAgainstPublisher(t *testing.T) {
 			t.Fatalf("%v are known, %v are held; %+v", got, p.held, state)
 		}
 	})
+}
+
+// message is a live one, or a replayed one.
+func message(seq uint64, payload string) kvevents.Message {
+	return kvevents.Message{Topic: "a topic", Seq: seq, Payload: []byte(payload)}
+}
+
+// end is a replay's.
+func end() kvevents.Message { return kvevents.Message{End: true} }
+
+// A publisher that was started anew, and got further than the other one unseen, is not
+// taken for it.
+func TestNumbersThatGoOn(t *testing.T) {
+	for name, before := range map[string]string{"the same": "+b", "another": "+x"} {
+		got := blocks{}
+		f := New(got)
+		f.Start()
+		f.Replayed(end())
+		f.Live(message(0, "+a"))
+		f.Live(message(1, "+b"))
+		ask := f.Live(message(4, "+e"))
+		if ask != (Ask{Wanted: true, From: 1}) {
+			t.Fatalf("%+v", ask)
+		}
+		f.Replayed(message(1, before))
+		f.Replayed(message(2, "+c"))
+		f.Replayed(message(3, "+d"))
+		ask = f.Replayed(end())
+		want := "a b c d e"
+		if before == "+x" {
+			if ask != (Ask{Wanted: true}) {
+				t.Fatalf("%+v", ask)
+			}
+			for seq, payload := range []string{"+w", "+x", "+c", "+d"} {
+				f.Replayed(message(uint64(seq), payload))
+			}
+			ask = f.Replayed(end())
+			want = "c d e w x"
+		}
+		if held := strings.Join(slices.Sorted(maps.Keys(got)), " "); ask.Wanted || held != want || !f.State().Known || f.State().Since != 0 {
+			t.Errorf("%s: %s, %+v", name, held, f.State())
+		}
+	}
+}
+
+// Where the message that was applied last is there no more, nothing says that the
+// publisher is the same.
+func TestWhatCannotBeChecked(t *testing.T) {
+	got := blocks{}
+	f := New(got)
+	f.Start()
+	f.Replayed(end())
+	f.Live(message(0, "+a"))
+	f.Live(message(2, "+c"))
+	f.Replayed(message(1, "+b"))
+	f.Replayed(end())
+	if got["a"] || !got["b"] || !got["c"] || f.State().Since != 1 || f.Stats().Lost != 1 {
+		t.Errorf("%v, %+v", got, f.State())
+	}
+}
+
+// One answer that does not come is not the end of it: what was lost is had again.
+func TestAnUnansweredReplayIsRetried(t *testing.T) {
+	got := blocks{}
+	f := New(got)
+	f.Start()
+	f.Live(message(2, "+c"))
+	if ask := f.Unanswered(); ask != (Ask{Later: firstRetry}) || !got["c"] {
+		t.Fatalf("%+v, %v", ask, got)
+	}
+	for range 20 {
+		if ask := f.Retry(); ask != (Ask{Wanted: true}) {
+			t.Fatalf("%+v", ask)
+		}
+		if ask := f.Unanswered(); ask.Later <= firstRetry || ask.Later > lastRetry || !got["c"] {
+			t.Fatalf("%+v, %v", ask, got)
+		}
+	}
+	f.Retry()
+	f.Live(message(3, "-a"))
+	for seq, payload := range []string{"+a", "+b", "+c", "-a"} {
+		f.Replayed(message(uint64(seq), payload))
+	}
+	f.Replayed(end())
+	if !maps.Equal(got, blocks{"b": true, "c": true}) || f.State() != (State{Known: true, Next: 4}) || f.Retry().Wanted {
+		t.Errorf("%v, %+v", got, f.State())
+	}
+}
+
+// What waits has no more than what is counted.
+func TestWhatWaitsIsCounted(t *testing.T) {
+	f := New(blocks{})
+	f.Start()
+	m := message(3, "+a")
+	m.Topic = strings.Repeat("t", 1<<20)
+	f.Live(m)
+	if len(f.held) != 1 || f.held[0].Topic != "" || f.heldBytes != 2 {
+		t.Errorf("%d bytes of %d are counted", f.heldBytes, len(f.held[0].Topic)+len(f.held[0].Payload))
+	}
 }
