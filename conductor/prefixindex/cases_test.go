@@ -345,3 +345,21 @@ func TestASlotThatIsAnothersMeanwhile(t *testing.T) {
 		}
 	}
 }
+
+// Of two stores of an instance both count.
+func TestTwoStoresOfAnInstance(t *testing.T) {
+	d := newTold(t, Options{})
+	one, two := d.open(Origin{Instance: "a", Rank: Shared}), d.open(Origin{Instance: "a", Rank: Shared})
+	apply(d.open(Origin{Instance: "b"}), blocks("GPU", 0, 1, 2, 3))
+	apply(one, &kvevents.BlockStored{Hashes: []kvevents.Hash{1, 2}, Medium: "CPU"})
+	apply(two, &kvevents.BlockStored{Hashes: []kvevents.Hash{3}, Medium: "DISK"})
+	shared := Match{Instance: "a", Rank: Shared, In: [tiers]int{0, 8, 0}, Through: [tiers]int{0, 8, 12}}
+	d.expect(Query{Tokens: tokensOf(1, 2, 3), Instance: "a"}, shared)
+	rank := d.open(Origin{Instance: "a"})
+	shared.Rank = 0
+	d.expect(Query{Tokens: tokensOf(1, 2, 3), Instance: "a"}, shared)
+	rank.Close()
+	one.Close()
+	apply(two, &kvevents.BlockStored{Hashes: []kvevents.Hash{1}, Medium: "DISK"})
+	d.expect(Query{Tokens: tokensOf(1, 2, 3), Instance: "a"}, Match{Instance: "a", Rank: Shared, In: [tiers]int{0, 0, 4}, Through: [tiers]int{0, 0, 4}})
+}

@@ -96,9 +96,10 @@ type slot struct {
 	instance string
 	rank     int // Shared for a store
 	open     bool
-	// store is the slot of the store that the ranks of its instance share, -1 for none;
-	// ranks is how many of them there are. Both are kept by relate.
-	store, ranks int
+	// stores are the slots of the stores that the ranks of its instance share; ranks is
+	// how many of them there are. Both are kept by relate, which changes no list.
+	stores []int
+	ranks  int
 	// dense counts, by tier, the lanes that a prefix has to be held in.
 	dense [tiers]int
 	// windows are the lanes of which a prefix needs its last blocks.

@@ -86,19 +86,19 @@ func (x *Index) Open(origin Origin) *Source {
 
 // relate notes which slots are of one instance.
 func (s *space) relate() {
-	type instance struct{ store, ranks int }
+	type instance struct {
+		stores []int
+		ranks  int
+	}
 	instances := map[string]instance{}
 	for i := range s.slots {
 		sl := &s.slots[i]
 		if !sl.open {
 			continue
 		}
-		known, ok := instances[sl.instance]
-		if !ok {
-			known.store = -1
-		}
+		known := instances[sl.instance]
 		if sl.rank == Shared {
-			known.store = i
+			known.stores = append(known.stores, i)
 		} else {
 			known.ranks++
 		}
@@ -106,7 +106,7 @@ func (s *space) relate() {
 	}
 	for i := range s.slots {
 		sl := &s.slots[i]
-		sl.store, sl.ranks = instances[sl.instance].store, instances[sl.instance].ranks
+		sl.stores, sl.ranks = instances[sl.instance].stores, instances[sl.instance].ranks
 	}
 }
 
@@ -209,8 +209,8 @@ func (src *Source) tells(l uint32, tier Tier) {
 	}
 }
 
-// becomesWindow notes that a group is a window: vLLM's GPU events do not say so, until
-// one comes that leaves blocks out.
+// becomesWindow notes that a group is a window: vLLM says so with its events since it
+// names their kind, before that one comes that leaves blocks out.
 func (src *Source) becomesWindow(l uint32, tokens int) {
 	s := src.space
 	ln, sl := &s.lanes[l], &s.slots[src.slot]

@@ -32,9 +32,10 @@ const notGPU = tierSet(1<<CPU | 1<<Disk)
 
 // row is one rank. Its counts are of blocks.
 type row struct {
-	slot, store int // store is the slot of what it shares, -1 for none
-	// age and storeAge are those of the slots when the row was made.
-	age, storeAge uint64
+	slot   int
+	stores []int // the slots of what it shares
+	// age is that of the slots together when the row was made.
+	age uint64
 	// windows are those of the walk from the first to before the last.
 	firstWindow, lastWindow int
 	// in and through end where they are no longer alive.
@@ -94,18 +95,15 @@ func (w *walk) start(s *space, held []holding) {
 		if !sl.open || w.q.Instance != "" && sl.instance != w.q.Instance {
 			continue
 		}
-		r := row{slot: i, store: sl.store}
-		if sl.rank == Shared && sl.ranks > 0 {
-			continue // its ranks tell of it
+		r := row{slot: i, stores: sl.stores}
+		if sl.rank == Shared && (sl.ranks > 0 || sl.stores[0] != i) {
+			continue // its ranks tell of it, or another store of all
 		}
-		if has := w.of(&r) != 0; has || w.truncated(s, &r) {
+		if has := w.of(&r) != 0; has || r.truncated(s) {
 			if has {
 				r.alive, r.walking = 1<<tiers-1, 1<<tiers-1
 			}
-			r.age = sl.age
-			if r.store >= 0 {
-				r.storeAge = s.slots[r.store].age
-			}
+			r.age = r.ageNow(s)
 			w.addWindows(s, &r)
 			w.rows = append(w.rows, r)
 		}
@@ -113,15 +111,19 @@ func (w *walk) start(s *space, held []holding) {
 }
 
 // truncated tells whether blocks of a rank were dropped, or of its store.
-func (w *walk) truncated(s *space, r *row) bool {
-	return s.slots[r.slot].dropped > 0 || r.store >= 0 && s.slots[r.store].dropped > 0
+func (r *row) truncated(s *space) bool {
+	dropped := s.slots[r.slot].dropped
+	for _, store := range r.stores {
+		dropped += s.slots[store].dropped
+	}
+	return dropped > 0
 }
 
 // of returns where a rank has the blocks at hand.
 func (w *walk) of(r *row) tierSet {
 	has := w.has[r.slot]
-	if r.store >= 0 {
-		has |= w.has[r.store] & notGPU
+	for _, store := range r.stores {
+		has |= w.has[store] & notGPU
 	}
 	return has
 }
@@ -177,8 +179,15 @@ func (w *walk) count(s *space) bool {
 }
 
 // gone tells whether a row's slots have been cleared or are others' meanwhile.
-func (r *row) gone(s *space) bool {
-	return s.slots[r.slot].age != r.age || r.store >= 0 && s.slots[r.store].age != r.storeAge
+func (r *row) gone(s *space) bool { return r.ageNow(s) != r.age }
+
+// ageNow is the age of the slots together, which only rises.
+func (r *row) ageNow(s *space) uint64 {
+	age := s.slots[r.slot].age
+	for _, store := range r.stores {
+		age += s.slots[store].age
+	}
+	return age
 }
 
 func (r *row) goesOn() bool { return r.alive|r.walking != 0 }
@@ -212,7 +221,7 @@ func (w *walk) matches(s *space, dst []Match) []Match {
 			continue
 		}
 		sl := &s.slots[r.slot]
-		m := Match{Instance: sl.instance, Rank: sl.rank, Truncated: w.truncated(s, r)}
+		m := Match{Instance: sl.instance, Rank: sl.rank, Truncated: r.truncated(s)}
 		for tier := range Tier(tiers) {
 			m.In[tier] = r.bestIn[tier] * w.q.BlockTokens
 			m.Through[tier] = r.best[tier] * w.q.BlockTokens

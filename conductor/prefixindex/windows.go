@@ -9,9 +9,10 @@ import (
 // itself or in the store that it shares.
 type windowRun struct {
 	group int
-	// own and store are the lanes, noLane for none.
-	own, store uint32
-	need       int // blocks
+	// own and stores are the lanes, noLane for none.
+	own    uint32
+	stores []uint32
+	need   int // blocks
 	// runs is, by the tiers that are looked in, how many of the latest blocks are held.
 	runs [1 << tiers]int
 }
@@ -22,10 +23,10 @@ const noLane = 1<<32 - 1
 func (w *walk) addWindows(s *space, r *row) {
 	r.firstWindow = len(w.windows)
 	for _, l := range s.slots[r.slot].windows {
-		w.windows = append(w.windows, windowRun{group: s.lanes[l].group, own: l, store: noLane, need: w.needOf(&s.lanes[l])})
+		w.windows = append(w.windows, windowRun{group: s.lanes[l].group, own: l, need: w.needOf(&s.lanes[l])})
 	}
-	if r.store >= 0 && r.store != r.slot {
-		for _, l := range s.slots[r.store].windows {
+	for _, store := range r.stores {
+		for _, l := range s.slots[store].windows {
 			w.addStoreWindow(r, l, &s.lanes[l])
 		}
 	}
@@ -35,11 +36,11 @@ func (w *walk) addWindows(s *space, r *row) {
 func (w *walk) addStoreWindow(r *row, l uint32, ln *lane) {
 	for i := r.firstWindow; i < len(w.windows); i++ {
 		if run := &w.windows[i]; run.group == ln.group {
-			run.store, run.need = l, max(run.need, w.needOf(ln))
+			run.stores, run.need = append(run.stores, l), max(run.need, w.needOf(ln))
 			return
 		}
 	}
-	w.windows = append(w.windows, windowRun{group: ln.group, own: noLane, store: l, need: w.needOf(ln)})
+	w.windows = append(w.windows, windowRun{group: ln.group, own: noLane, stores: []uint32{l}, need: w.needOf(ln)})
 }
 
 // needOf returns how many of a prefix's last blocks a window needs.
@@ -51,7 +52,10 @@ func (w *walk) needOf(ln *lane) int {
 func (w *walk) countWindows(s *space, r *row) {
 	for i := r.firstWindow; i < r.lastWindow; i++ {
 		run := &w.windows[i]
-		has := w.heldIn(s, run.own) | w.heldIn(s, run.store)&notGPU
+		has := w.heldIn(s, run.own)
+		for _, l := range run.stores {
+			has |= w.heldIn(s, l) & notGPU
+		}
 		for where := range run.runs {
 			if has&tierSet(where) != 0 { //nolint:gosec // eight
 				run.runs[where] += w.run
