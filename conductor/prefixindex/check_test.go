@@ -6,15 +6,30 @@ import "fmt"
 func (x *Index) check() error {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
+	bytes := int64(0)
 	for _, s := range x.spaces {
 		s.mu.Lock()
 		err := s.check()
+		bytes += s.bytes()
 		s.mu.Unlock()
 		if err != nil {
 			return fmt.Errorf("%v: %w", s.key, err)
 		}
 	}
+	if counted := x.budget.bytes.Load(); counted != bytes {
+		return fmt.Errorf("%d bytes in use, %d counted", bytes, counted)
+	}
 	return nil
+}
+
+// bytes is what a space takes.
+func (s *space) bytes() int64 {
+	n := spaceBytes + slotBytes*len(s.slots) + laneBytes*len(s.lanes) + pageRecords*recordBytes*len(s.records.pages) + pageBytes*len(s.lists.pages)
+	for i := range s.tables {
+		t := &s.tables[i]
+		n += segmentBytes*(len(t.segments)-1) + placeBytes*(len(t.dir)-1)
+	}
+	return int64(n)
 }
 
 func (s *space) check() error {

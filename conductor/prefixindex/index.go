@@ -9,7 +9,8 @@ import (
 // Options of an index.
 type Options struct {
 	// MaxBytes bounds the memory of all that the index knows; 0 is no bound. What does
-	// not fit is dropped, and answers say that it was.
+	// not fit is dropped, and answers say that it was. Sources and their models count, and
+	// are taken where it is reached, too.
 	MaxBytes int64
 	// Seed of the digests. Keep it secret, and the same for as long as what is kept on
 	// disk or sent to others is to be understood.
@@ -50,6 +51,16 @@ func (b *budget) take(n int64) bool {
 	}
 	return true
 }
+
+// spend takes memory that is needed, whether it is there or not.
+func (b *budget) spend(n int64) { b.bytes.Add(n) }
+
+// What a space, a rank and a group of one take, about: their lists grow by doubling.
+const (
+	spaceBytes = 2*(segmentBytes+placeBytes) + 1<<10
+	slotBytes  = 512
+	laneBytes  = 128
+)
 
 // spaceKey is what all that a space knows has in common. Engines with equal keys call
 // equal blocks by the same hash, if they hash in the same way.
@@ -134,6 +145,7 @@ func (x *Index) space(key spaceKey, create bool) *space {
 	defer x.mu.Unlock()
 	if s = x.spaces[key]; s == nil {
 		s = &space{key: key, budget: x.budget}
+		s.budget.spend(spaceBytes)
 		s.tables[byHash].init()
 		s.tables[byChain].init()
 		x.spaces[key] = s

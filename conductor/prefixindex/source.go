@@ -78,6 +78,7 @@ func (x *Index) Open(origin Origin) *Source {
 			return src
 		}
 	}
+	s.budget.spend(slotBytes)
 	s.slots = append(s.slots, made)
 	src.slot = len(s.slots) - 1
 	s.relate()
@@ -181,7 +182,7 @@ func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, 
 		return 0, false
 	case n > 0:
 		l, s.free = s.free[n-1], s.free[:n-1]
-	case len(s.lanes) < maxLanes:
+	case len(s.lanes) < maxLanes && s.budget.take(laneBytes):
 		l = uint32(len(s.lanes)) //nolint:gosec // at most maxLanes
 		s.lanes = append(s.lanes, lane{})
 	default:

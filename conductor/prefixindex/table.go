@@ -31,6 +31,7 @@ const (
 	segmentCells = 1 << segmentBits
 	segmentBytes = segmentCells * 8
 	segmentMask  = segmentCells - 1
+	placeBytes   = 4 // in a directory
 	// fullCells of a segment make it two. More of them is less memory and longer ways.
 	fullCells = segmentCells * 13 / 16
 	// keyBits are those of a key; maxDepth leaves those that say the place.
@@ -104,10 +105,14 @@ func (seg *segment) put(s cell) {
 // split makes two of a key's segment.
 func (t *table) split(k key, budget *budget) bool {
 	n := t.dir[k>>(keyBits-t.depth)]
-	if t.segments[n].depth == maxDepth || !budget.take(segmentBytes) {
+	grows, bytes := t.segments[n].depth == t.depth, int64(segmentBytes)
+	if grows {
+		bytes += int64(len(t.dir)) * placeBytes
+	}
+	if t.segments[n].depth == maxDepth || !budget.take(bytes) {
 		return false
 	}
-	if t.segments[n].depth == t.depth {
+	if grows {
 		dir := make([]uint32, 2*len(t.dir))
 		for i := range dir {
 			dir[i] = t.dir[i/2]
