@@ -24,7 +24,7 @@ const (
 	inTreeWait  = time.Second
 	// maxInquiries bounds those of one engine at a time.
 	maxInquiries = 256
-	// maxRounds bounds the questions for one request: their sizes double.
+	// maxRounds bounds the questions for one request: their sizes grow.
 	maxRounds = 1024
 	// answerKept is how long after an inquiry what it could not find out counts as
 	// absent. Later it is begun anew.
@@ -175,12 +175,12 @@ func (q *inquiries) run(ctx context.Context, tokens int, hashes kv.HashBlob) {
 			return // it was asked, and nobody remembers
 		}
 		last = ask.probed[0]
-		chosen := ask.next(found.Asks)
+		chosen, all := ask.next(found.Asks)
 		chunks := make([]store.ChunkKey, len(chosen))
 		for i, p := range chosen {
 			chunks[i] = store.ChunkKey{Group: uint32(p.group), Hash: hashes.At(p.hash)}
 		}
-		if err := q.catalog.Ask(ctx, q.ns, chunks); err != nil || ctx.Err() != nil {
+		if err := q.catalog.Ask(ctx, q.ns, chunks); err != nil || ctx.Err() != nil || all {
 			return
 		}
 	}

@@ -141,18 +141,19 @@ func oneGroup() *kv.NamespaceSpec {
 	}
 }
 
-// TestQuestionsDouble: a miss costs one small question, a hit as many as doubling
-// takes.
-func TestQuestionsDouble(t *testing.T) {
+// TestQuestionsGrow: a miss costs one small question, a hit as many as their growth
+// takes, and not one more.
+func TestQuestionsGrow(t *testing.T) {
 	for _, c := range []struct {
 		stored int
 		want   []int
 	}{
 		{0, []int{16}},
 		{15, []int{16}},
-		{16, []int{16, 32}},
-		{100, []int{16, 32, 64}},
-		{1000, []int{16, 32, 64, 128, 256, 504}},
+		{16, []int{16, 128}},
+		{100, []int{16, 128}},
+		{144, []int{16, 128, 856}},
+		{1000, []int{16, 128, 856}},
 	} {
 		t.Run(fmt.Sprint("stored=", c.stored), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -209,12 +210,12 @@ func TestPendingUntilKnown(t *testing.T) {
 			t.Error("a pending answer was leased")
 		}
 		synctest.Wait()
-		time.Sleep(350 * time.Millisecond) // three questions
+		time.Sleep(250 * time.Millisecond) // two questions
 		synctest.Wait()
 		if hit, pending := r.ask(t, 1601, "r"); hit != 1600 || pending {
 			t.Errorf("a hit of %d, pending %v", hit, pending)
 		}
-		if got := r.questions(); !slices.Equal(got, []int{16, 32, 52}) {
+		if got := r.questions(); !slices.Equal(got, []int{16, 84}) {
 			t.Errorf("questions %v", got)
 		}
 	})

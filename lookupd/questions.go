@@ -3,11 +3,13 @@ package lookupd
 import "github.com/mooncake-sidecar/sidecar/coordinator"
 
 const (
-	// firstQuestion is how many chunks are asked for at first, and lastQuestion how
-	// many at most: each question is twice as long as the one before, so that a miss
-	// at the beginning costs a small one.
+	// firstQuestion is how many chunks are asked for at first, so that a miss at the
+	// beginning costs a small question. Each is growth times as long as the one
+	// before, and lastQuestion at most: rules are applied again behind each, and a
+	// way to the store and back costs as much as some hundred keys.
 	firstQuestion = 16
-	lastQuestion  = 4096
+	growth        = 8
+	lastQuestion  = 8192
 )
 
 // probe is a chunk as rules ask for it.
@@ -22,26 +24,32 @@ type questions struct {
 	size   int
 	probed []probe
 	seen   map[probe]struct{}
+	// chained: the last question was about chains.
+	chained bool
 }
 
 // begin forgets what rules have looked for, before they are applied again.
 func (q *questions) begin() {
-	q.size = min(max(2*q.size, firstQuestion), lastQuestion)
+	q.size = min(max(growth*q.size, firstQuestion), lastQuestion)
 	q.probed, q.seen = q.probed[:0], map[probe]struct{}{}
 }
 
 // unknown notes that rules have looked for a chunk that is not known.
 func (q *questions) unknown(p probe) {
-	if _, again := q.seen[p]; again || len(q.probed) == q.size {
+	if len(q.probed) == q.size {
+		return
+	}
+	if _, again := q.seen[p]; again {
 		return
 	}
 	q.seen[p] = struct{}{}
 	q.probed = append(q.probed, p)
 }
 
-// next returns what to ask now. asks is what an exact answer can depend on.
-func (q *questions) next(asks []coordinator.Ask) []probe {
-	chosen := append([]probe{}, q.probed...)
+// next returns what to ask now; asks is what an exact answer can depend on. last:
+// nothing is left to be asked behind it.
+func (q *questions) next(asks []coordinator.Ask) (chosen []probe, last bool) {
+	chosen = append([]probe{}, q.probed...)
 	of := map[int]int{} // unknown chunks that were looked for, by group
 	for _, p := range q.probed {
 		of[p.group]++
@@ -53,8 +61,17 @@ func (q *questions) next(asks []coordinator.Ask) []probe {
 		}
 	}
 	if chains == 0 {
-		return chosen
+		if q.chained {
+			// The chains' end is known, and the others are looked for from there: most often
+			// the first are there, and those before them are of no use.
+			q.chained, q.size = false, firstQuestion
+			chosen = chosen[:min(len(chosen), firstQuestion)]
+		}
+		return chosen, false
 	}
+	q.chained = true
+	// Of several groups one may hang on what the others have.
+	last = len(asks) == 1
 	share := (q.size - len(chosen)) / chains
 	for _, p := range q.probed {
 		if of[p.group] != 1 || p.group >= len(asks) {
@@ -66,11 +83,12 @@ func (q *questions) next(asks []coordinator.Ask) []probe {
 				continue
 			}
 			if left == 0 {
+				last = false
 				break
 			}
 			chosen = append(chosen, probe{p.group, hash})
 			left--
 		}
 	}
-	return chosen
+	return chosen, last
 }

@@ -62,9 +62,12 @@ func AppendPoolKey(dst []byte, prefix string, hash []byte) []byte {
 	return hex.AppendEncode(dst, hash)
 }
 
+// PoolKeyBytes returns the length of a key under a prefix.
+func PoolKeyBytes(prefix string, hashBytes int) int { return len(prefix) + 1 + 2*hashBytes }
+
 // PoolKey returns the key of a chunk hash under a prefix.
 func PoolKey(prefix string, hash []byte) string {
-	return string(AppendPoolKey(make([]byte, 0, len(prefix)+1+2*len(hash)), prefix, hash))
+	return string(AppendPoolKey(make([]byte, 0, PoolKeyBytes(prefix, len(hash))), prefix, hash))
 }
 
 // Formats of a TP-shared store layout, as pool keys spell them.

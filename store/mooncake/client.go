@@ -178,6 +178,38 @@ func (ns *namespace) chunkKeys(group uint32, hash *kv.Hash) []string {
 	return keys
 }
 
+// keysOf returns the keys of all shards of chunks, and which chunk each is of; those
+// of unknown groups have none. The keys are pieces of one string: a question names
+// thousands.
+func (ns *namespace) keysOf(chunks []store.ChunkKey) (keys []string, owners []int) {
+	count, bytes := 0, 0
+	each := func(do func(i int, prefix string)) {
+		for i := range chunks {
+			if int(chunks[i].Group) >= len(ns.keys.Prefixes) {
+				continue
+			}
+			for _, prefix := range ns.keys.Prefixes[chunks[i].Group] {
+				do(i, prefix)
+			}
+		}
+	}
+	hashBytes := ns.spec.HashBytes
+	each(func(_ int, prefix string) {
+		count++
+		bytes += kv.PoolKeyBytes(prefix, hashBytes)
+	})
+	text := make([]byte, 0, bytes)
+	each(func(i int, prefix string) { text = kv.AppendPoolKey(text, prefix, chunks[i].Hash[:hashBytes]) })
+	all := string(text)
+	keys, owners = make([]string, 0, count), make([]int, 0, count)
+	each(func(i int, prefix string) {
+		n := kv.PoolKeyBytes(prefix, hashBytes)
+		keys, owners = append(keys, all[:n]), append(owners, i)
+		all = all[n:]
+	})
+	return keys, owners
+}
+
 // noteLocked tells the breaker of a call's end, and counts the answers' codes.
 func (c *Client) noteLocked(op string, answers []Answer, err error) error {
 	if err == nil && op != "get" { // there it may be a key's holder: see Get

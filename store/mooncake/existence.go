@@ -22,16 +22,9 @@ func (c *Client) Existence(ctx context.Context, n store.Namespace, chunks []stor
 	if c.isDirty(ns) {
 		return found, nil
 	}
-	var keys []string
-	var owners []int
-	for i := range chunks {
-		if int(chunks[i].Group) >= len(ns.keys.Prefixes) {
-			continue
-		}
+	keys, owners := ns.keysOf(chunks)
+	for _, i := range owners {
 		found[i] = kv.Present
-		for shard := range uint32(ns.shards(chunks[i].Group)) {
-			keys, owners = append(keys, ns.key(chunks[i].Group, shard, &chunks[i].Hash)), append(owners, i)
-		}
 	}
 	answers, err := c.exist(ctx, keys)
 	c.mu.Lock()

@@ -243,67 +243,6 @@ func (g *Glance) Exists(group uint32, hash *kv.Hash) kv.Existence {
 	return kv.Absent
 }
 
-// Ask implements embedded.Cluster. The question has its own time: how long this
-// caller waits says nothing of the cluster, and the answer is of use to the next.
-func (l *Level) Ask(ctx context.Context, digest [32]byte, chunks []store.ChunkKey) error {
-	s := l.spaceOf(digest)
-	if s == nil || len(chunks) == 0 || !l.inService() {
-		return nil
-	}
-	l.mu.Lock()
-	if l.ended {
-		l.mu.Unlock()
-		return errEnded
-	}
-	l.asking.Add(1)
-	l.mu.Unlock()
-	answered := make(chan error, 1)
-	go func() {
-		defer l.asking.Done()
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
-		defer cancel()
-		answered <- l.ask(limited, s, chunks)
-	}()
-	select {
-	case err := <-answered:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// ask asks for chunks, and notes the answers.
-func (l *Level) ask(ctx context.Context, s *space, chunks []store.ChunkKey) error {
-	begun := l.opts.Now()
-	found, err := l.client.Existence(ctx, s.name, chunks)
-	took := l.opts.Now().Sub(begun)
-	l.opts.Asked(took)
-	present := 0
-	for i, e := range found {
-		if e == kv.Present {
-			present++
-		}
-		// The lease began while the question was under way, at the earliest when it was
-		// asked.
-		if took < l.opts.Lease/4 || e != kv.Present {
-			l.note(s, chunks[i].Group, &chunks[i].Hash, e == kv.Present)
-		}
-	}
-	if err != nil {
-		l.check()
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.stats.Questions++
-	if err != nil {
-		l.stats.AskFailed++
-		return fmt.Errorf("ask the cluster: %w", err)
-	}
-	l.stats.Asked += uint64(len(chunks))
-	l.stats.Found += uint64(present)
-	return nil
-}
-
 // Leave implements embedded.Cluster.
 func (l *Level) Leave(digest [32]byte) {
 	v, _ := l.spaces.Load(digest)

@@ -320,6 +320,60 @@ func TestImpatientLookups(t *testing.T) {
 	})
 }
 
+// TestLongQuestion: what takes several calls is known call by call, and calls behind
+// one that failed are not made.
+func TestLongQuestion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, mooncaketest.NewCluster(0), level.Options{})
+		if err, _ := r.put(1, 0); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second) // what was put is old
+		const perCall = mooncake.MaxKeys / 2
+		names, err := mooncake.NamespaceKeys(spec())
+		if err != nil {
+			t.Fatal(err)
+		}
+		hash := hashOf(perCall)
+		second := kv.PoolKey(names.Prefixes[0][0], hash[:16])
+		release := make(chan struct{})
+		r.engine.SetFault(func(_ string, keys []string) mooncaketest.Fault {
+			if len(keys) > 0 && keys[0] == second {
+				return mooncaketest.Fault{Wait: func(context.Context) { <-release }}
+			}
+			return mooncaketest.Fault{}
+		})
+		chunks := make([]int, 5*perCall+1)
+		for i := range chunks {
+			chunks[i] = i
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := r.ask(ctx, chunks...); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("ask: %v", err)
+		}
+		r.expect(1, kv.Present)
+		r.expect(perCall-1, kv.Absent)
+		r.expect(perCall, kv.Unknown)
+		r.expect(2*perCall-1, kv.Unknown)
+		r.expect(5*perCall, kv.Absent)
+		close(release)
+		synctest.Wait()
+		r.expect(2*perCall-1, kv.Absent)
+		if s := r.Stats(); s.Questions != 6 || s.Asked != uint64(len(chunks)) || s.Found != 1 {
+			t.Errorf("%+v", s)
+		}
+		r.engine.SetFault(func(string, []string) mooncaketest.Fault { return mooncaketest.Fault{Code: mooncake.CodeRPCFailed} })
+		before := r.engine.Calls("exist")
+		if err := r.ask(t.Context(), chunks...); !errors.Is(err, store.ErrUnavailable) {
+			t.Errorf("ask: %v", err)
+		}
+		if asked := r.engine.Calls("exist") - before; asked > 3 { // two at a time, and whether the master answers
+			t.Errorf("%d questions to a master that does not answer", asked)
+		}
+	})
+}
+
 // TestHangingTransfer: what is handed over is answered when nobody touches its
 // memory any more, and not before; others go on meanwhile.
 func TestHangingTransfer(t *testing.T) {

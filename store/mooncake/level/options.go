@@ -45,6 +45,10 @@ const (
 	// first bytes of a load are there while the rest is on its way.
 	putBatchBytes = 32 << 20
 	getBatchBytes = 16 << 20
+	// askers is how many calls of one question are under way at a time, as many as
+	// the side process has lanes for them: the master answers one while the process
+	// takes the keys of the other apart.
+	askers = 2
 	// askLimit is how long a question may take before the cluster counts as silent.
 	askLimit = 2 * time.Second
 	// healInterval is how often a cluster that does not answer is looked at.

@@ -84,7 +84,8 @@ func noEOF(err error) error {
 	return err
 }
 
-// beginFrame appends a frame's head; endFrame fills in its length.
+// beginFrame appends a frame's head; endFrame fills in its length, and numberFrame
+// another call's number.
 func beginFrame(dst []byte, call uint32, kind byte) []byte {
 	dst = append(dst, 0, 0, 0, 0)
 	dst = binary.LittleEndian.AppendUint32(dst, call)
@@ -93,6 +94,11 @@ func beginFrame(dst []byte, call uint32, kind byte) []byte {
 
 func endFrame(buf []byte) []byte {
 	binary.LittleEndian.PutUint32(buf, uint32(len(buf)-4))
+	return buf
+}
+
+func numberFrame(buf []byte, call uint32) []byte {
+	binary.LittleEndian.PutUint32(buf[4:], call)
 	return buf
 }
 

@@ -189,6 +189,7 @@ func (s *session) begin(ctx context.Context, number int, kind byte, body func(ds
 		return nil, s.lostLocked()
 	}
 	limit := l.limit(&s.limits)
+	buf := endFrame(body(beginFrame(nil, 0, kind))) // long for many keys: not under the lock
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
@@ -200,7 +201,7 @@ func (s *session) begin(ctx context.Context, number int, kind byte, body func(ds
 	p.timer = time.AfterFunc(limit, func() { s.condemn(fmt.Errorf("no answer to %s in %s", l.name, limit)) })
 	s.pending[s.next] = p
 	select {
-	case s.queue <- endFrame(body(beginFrame(nil, s.next, kind))):
+	case s.queue <- numberFrame(buf, s.next):
 	default:
 		// The slots bound what is queued, unless calls were answered before they were sent.
 		s.why = fmt.Errorf("%w: an answer to what was not asked yet", errFrame)

@@ -69,14 +69,14 @@ class Frames:
         return None if body is None else (call, kind, body)
 
     def _exactly(self, n: int) -> memoryview | None:
-        into = memoryview(bytearray(n))
-        got = 0
-        while got < n:
-            step = self._sock.recv_into(into[got:])
-            if step == 0:
+        # All at once: a socket does not hold thousands of keys, and each wake-up would wait for the interpreter's lock.
+        data = self._sock.recv(n, socket.MSG_WAITALL)
+        while len(data) < n:
+            step = self._sock.recv(n - len(data), socket.MSG_WAITALL)
+            if not step:
                 return None
-            got += step
-        return into
+            data += step
+        return memoryview(data)
 
     def write(self, call: int, kind: int, body: bytes) -> None:
         frame = HEAD.pack(HEAD.size - 4 + len(body), call, kind) + body
