@@ -286,6 +286,62 @@ func TestLoadingChunksAreWaitedFor(t *testing.T) {
 	r.settled()
 }
 
+// TestWhatIsThereIsCopiedMeanwhile: a load does not wait for its last chunk to copy
+// its first, and takes no chunk before those in front of it.
+func TestWhatIsThereIsCopiedMeanwhile(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	from := stored(t, e, 6)
+	front, behind, asked := e.block(from[0]), e.block(from[3]), 0
+	late := map[kv.Hash]bool{hashAt("p", 1): true, hashAt("p", 2): true, hashAt("p", 5): true}
+	r.store.SetLate(func(hash kv.Hash) bool {
+		if asked++; asked == 1000 {
+			t.Error("what is there was not copied while the rest was on its way")
+		}
+		if bytes.Equal(e.block(23), behind) {
+			t.Error("a chunk was copied whose predecessor is on its way")
+		}
+		return late[hash] && asked < 1000 && !bytes.Equal(e.block(20), front)
+	})
+	job := e.loadJob("p", ids(20, 6))
+	res := e.do(job)
+	want(t, res, job.Job, connector.StatusOK, "")
+	if res.Chunks != 6 || res.Asked != 6 || res.AskMicros+res.MoveMicros > res.Micros {
+		t.Errorf("%+v", res)
+	}
+	for i := range 6 {
+		if !bytes.Equal(e.block(20+uint32(i)), e.block(from[i])) {
+			t.Errorf("chunk %d: other bytes", i)
+		}
+	}
+	r.settled()
+}
+
+// TestAbsentBehindLate: a chunk that does not come ends a load whose front has been
+// copied by then, and nothing else of it fails.
+func TestAbsentBehindLate(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	from := stored(t, e, 4)
+	front := e.block(from[0])
+	asked := 0
+	r.store.SetLate(func(hash kv.Hash) bool {
+		asked++
+		return hash == hashAt("p", 1) && asked < 1000 && !bytes.Equal(e.block(20), front)
+	})
+	r.store.Remove(0, hashAt("p", 2))
+	job := e.loadJob("p", ids(20, 4))
+	res := e.do(job)
+	want(t, res, job.Job, connector.StatusFailed, "absent", 22, 23)
+	if got := r.store.Reported(); len(got) != 1 || got[0].Hash != hashAt("p", 2) || got[0].Corrupt {
+		t.Errorf("reported %+v", got)
+	}
+	if res.Chunks != 2 {
+		t.Errorf("%+v", res)
+	}
+	r.settled()
+}
+
 func TestFullStoreLeavesNoHole(t *testing.T) {
 	r := newRig(t, nil)
 	e := r.engine()

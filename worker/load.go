@@ -14,6 +14,8 @@ type load struct {
 	j     *job
 	items []loadItem
 	got   []store.GetResult // by item; the zero value for one not asked
+	// copied is how many items, from the first on, were copied, or begun to be.
+	copied int
 	// loaded marks the items whose block holds verified bytes.
 	loaded []bool
 	failed []store.FailedChunk // for the store
@@ -36,6 +38,11 @@ func (n *session) runLoad(j *job) *connector.Result {
 	return l.result(err)
 }
 
+// run takes references and copies. All of what is there is referenced before the
+// first copy, so that what is behind can't be evicted while what is in front is
+// copied; what a slower tier has yet to bring is asked for again, and what came
+// first is copied meanwhile. The first chunk that is gone ends the load: what a
+// prefix lacks makes all behind it useless.
 func (l *load) run() error {
 	if len(l.items) == 0 {
 		return nil
@@ -44,58 +51,60 @@ func (l *load) run() error {
 		return errCancelled
 	}
 	l.times.begin()
-	err := l.get()
+	err := l.getAll()
 	l.times.answered(len(l.items), l.j.waited)
 	if err != nil {
 		return err
 	}
 	defer func() { l.times.moved(l.j.waited) }()
-	ready := l.ready()
-	segments := l.n.srv.cfg.Store.Segments()
-	copies := make([]ShardCopy, ready)
-	for i := range copies {
-		it := &l.items[i]
-		memory, err := memoryOf(segments, l.got[i].Place, l.n.rank.groups[it.group].shardBytes)
-		if err != nil {
-			return err
-		}
-		copies[i] = ShardCopy{Group: it.group, Shard: l.n.rank.local(it.group, it.shard), BlockID: it.block, Memory: memory}
-	}
-	return l.n.copyAll(l.j, copies, func(from, to int) error {
-		l.verify(copies, from, to)
-		return nil
-	})
+	defer l.failAbsent()
+	return l.copyTo(l.ready())
 }
 
-// get takes the references, all of them before the first copy, so that what is
-// behind can't be evicted while we copy what is in front.
-func (l *load) get() error {
+// getAll asks until the store has answered for every item.
+func (l *load) getAll() error {
 	asked := make([]int, len(l.items))
 	for i := range asked {
 		asked[i] = i
 	}
 	const shortest, longest = 2 * time.Millisecond, 50 * time.Millisecond
-	for wait := shortest; len(asked) > 0; wait = min(2*wait, longest) {
-		var loading []int
-		for from := 0; from < len(asked); from += maxCall {
-			part := asked[from:min(from+maxCall, len(asked))]
-			if err := l.getPart(part); err != nil {
+	for wait := shortest; ; {
+		loading, err := l.get(asked)
+		if err != nil || len(loading) == 0 {
+			return err
+		}
+		asked = loading
+		if to := l.pieceEnd(l.ready()); to > l.copied {
+			l.times.answered(len(l.items), l.j.waited)
+			err := l.copyTo(to)
+			if l.times.moved(l.j.waited); err != nil {
 				return err
 			}
-			for _, i := range part {
-				if l.got[i].Status == store.GetLoading {
-					loading = append(loading, i)
-				}
-			}
+			wait = shortest
+			continue
 		}
-		if asked = loading; len(asked) > 0 {
-			// A slower tier takes its time; the engine's deadline bounds it.
-			if l.n.queue.aside(l.j, wait); l.n.isCancelled(l.j) {
-				return errCancelled
+		// A slower tier takes its time; the engine's deadline bounds it.
+		if l.n.queue.aside(l.j, wait); l.n.isCancelled(l.j) {
+			return errCancelled
+		}
+		wait = min(2*wait, longest)
+	}
+}
+
+// get asks the store for items, and returns those that are on their way.
+func (l *load) get(asked []int) (loading []int, err error) {
+	for from := 0; from < len(asked); from += maxCall {
+		part := asked[from:min(from+maxCall, len(asked))]
+		if err := l.getPart(part); err != nil {
+			return nil, err
+		}
+		for _, i := range part {
+			if l.got[i].Status == store.GetLoading {
+				loading = append(loading, i)
 			}
 		}
 	}
-	return nil
+	return loading, nil
 }
 
 // getPart asks the store for some items.
@@ -121,17 +130,56 @@ func (l *load) getPart(part []int) error {
 	})
 }
 
-// ready returns how many items, from the first on, can be copied. The first that
-// is gone ends the load: what a prefix lacks makes all behind it useless.
+// ready returns how many items, from the first on, are there.
 func (l *load) ready() int {
-	ready := len(l.items)
+	ready := l.copied
+	for ready < len(l.items) && l.got[ready].Status == store.GetReady {
+		ready++
+	}
+	return ready
+}
+
+// pieceEnd returns the end of the next piece to copy, of the items up to one.
+func (l *load) pieceEnd(ready int) int {
+	to, bytes := l.copied, 0
+	for ; to < ready; to++ {
+		bytes += l.n.rank.groups[l.items[to].group].shardBytes
+		if to > l.copied && bytes > loadPieceBytes {
+			break
+		}
+	}
+	return to
+}
+
+// copyTo copies the items up to one.
+//
+// REQUIRES: they are there.
+func (l *load) copyTo(to int) error {
+	first := l.copied
+	l.copied = to
+	segments := l.n.srv.cfg.Store.Segments()
+	copies := make([]ShardCopy, to-first)
+	for i := range copies {
+		it := &l.items[first+i]
+		memory, err := memoryOf(segments, l.got[first+i].Place, l.n.rank.groups[it.group].shardBytes)
+		if err != nil {
+			return err
+		}
+		copies[i] = ShardCopy{Group: it.group, Shard: l.n.rank.local(it.group, it.shard), BlockID: it.block, Memory: memory}
+	}
+	return l.n.copyAll(l.j, copies, func(from, to int) error {
+		l.verify(copies[from:to], first+from)
+		return nil
+	})
+}
+
+// failAbsent notes what is not there.
+func (l *load) failAbsent() {
 	for i := range l.items {
 		if l.got[i].Status != store.GetReady {
-			ready = min(ready, i)
 			l.fail(i, false)
 		}
 	}
-	return ready
 }
 
 // fail notes an item's chunk for the store, once: a chunk that failed is a miss
@@ -150,15 +198,15 @@ func (l *load) fail(i int, corrupt bool) {
 	}
 }
 
-// verify looks at the checksums of what arrived.
-func (l *load) verify(copies []ShardCopy, from, to int) {
+// verify looks at the checksums of what arrived, of the items from one on.
+func (l *load) verify(copies []ShardCopy, first int) {
 	check := (l.n.rank.verify || l.n.srv.cfg.Verify) && !l.n.srv.cfg.Faults.NoVerify
-	for i := from; i < to; i++ {
-		if check && copies[i].Checksum != l.got[i].Checksum {
-			l.fail(i, true)
+	for i := range copies {
+		if check && copies[i].Checksum != l.got[first+i].Checksum {
+			l.fail(first+i, true)
 			continue
 		}
-		l.loaded[i] = true
+		l.loaded[first+i] = true
 		l.bytes += int64(len(copies[i].Memory))
 	}
 }

@@ -21,7 +21,8 @@ func (t *times) begin() { t.at = time.Now() }
 // job has waited until now.
 func (t *times) answered(chunks int, waited time.Duration) {
 	now := time.Now()
-	t.asked, t.ask, t.at, t.waited = chunks, now.Sub(t.at), now, waited
+	t.ask += now.Sub(t.at)
+	t.asked, t.at, t.waited = chunks, now, waited
 }
 
 // fill completes a result, at the job's end. A job that asked nothing leaves it
@@ -33,6 +34,10 @@ func (t *times) fill(r *connector.Result) {
 	r.Asked, r.AskMicros, r.MoveMicros = t.asked, t.ask.Microseconds(), t.move.Microseconds()
 }
 
-// moved ends the copies and their publication. What the job waited meanwhile is no
-// part of them.
-func (t *times) moved(waited time.Duration) { t.move = time.Since(t.at) - (waited - t.waited) }
+// moved ends the copies and their publication; what follows, if anything, is asking.
+// What the job waited meanwhile is no part of them.
+func (t *times) moved(waited time.Duration) {
+	now := time.Now()
+	t.move += now.Sub(t.at) - (waited - t.waited)
+	t.at = now
+}

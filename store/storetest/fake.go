@@ -27,6 +27,7 @@ type FakeStore struct {
 	lastID    uint64
 	reported  []store.FailedChunk
 	loading   int // Gets still answered GetLoading
+	late      func(kv.Hash) bool
 	leases    []store.Lease
 	puts      []store.PutItem
 	options   []store.PutOptions // by PutStart
@@ -256,7 +257,7 @@ func (f *FakeStore) Get(ctx context.Context, ns store.Namespace, lease store.Lea
 		if !f.completeLocked(key, spec) {
 			continue
 		}
-		if loading {
+		if loading || f.late != nil && f.late(it.Hash) {
 			results[i].Status = store.GetLoading
 			continue
 		}

@@ -63,6 +63,13 @@ func (f *FakeStore) SetLoading(n int) {
 	f.loading = n
 }
 
+// SetLate makes Get answer GetLoading for the chunks that late says so of.
+func (f *FakeStore) SetLate(late func(hash kv.Hash) bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.late = late
+}
+
 // Forget makes every open namespace stale, as a store that started anew does.
 // The chunks are kept under the ids that the namespaces get next.
 func (f *FakeStore) Forget() {
