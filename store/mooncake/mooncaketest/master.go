@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -98,14 +99,23 @@ func startOn(program string, ports []int) (*Master, error) {
 		"--http_metadata_server_port="+strconv.Itoa(ports[1]), "--metrics_port="+strconv.Itoa(ports[2]), "--enable_metric_reporting=false")
 	cmd.Stdout, cmd.Stderr = m.log, m.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	started := make(chan error)
+	go func() {
+		// The kernel takes the end of the thread that started it for its parent's
+		// death, and threads of Go end.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // killed, mostly
+		}
+		close(m.exited)
+	}()
+	if err := <-started; err != nil {
 		return nil, fmt.Errorf("mooncake_master: %w", err)
 	}
 	m.process = cmd.Process
-	go func() {
-		_ = cmd.Wait() // killed, mostly
-		close(m.exited)
-	}()
 	for _, address := range []string{rpc, metadata} {
 		if err := m.await(address); err != nil {
 			m.Kill()

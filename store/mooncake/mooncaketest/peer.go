@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
 	"strconv"
 	"sync"
 	"syscall"
@@ -43,10 +44,19 @@ func StartPeer(t testing.TB, python string, master *Master, lentBytes uint64) *P
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	started, ended := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // as for the master
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		<-ended
+	}()
+	if err := <-started; err != nil {
+		close(ended)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		defer close(ended)
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait() // it was killed
 	})
