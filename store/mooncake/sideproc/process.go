@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -89,19 +88,7 @@ func start(cfg *Config) (*process, error) {
 	// A group of its own, so that a terminal's interrupt is ours to handle, and what
 	// it starts is killed with it.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	p.work.Go(func() {
-		// The kernel takes the end of the thread that started it for its parent's
-		// death, and threads of Go end.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := p.cmd.Start()
-		started <- err
-		if err == nil {
-			<-p.exited
-		}
-	})
-	if err := <-started; err != nil {
+	if err := p.cmd.Start(); err != nil {
 		_, _ = stream.Close(), out.Close()
 		return nil, fmt.Errorf("start %s (store_python): %w", cfg.Python, err)
 	}
