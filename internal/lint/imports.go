@@ -26,7 +26,7 @@ type Package struct {
 // The layers. A path stands for itself and, ending in a slash, for all below.
 var (
 	// pure packages compute: no I/O, no clock, nothing of ours but each other.
-	pure = []string{"internal/kv", "internal/index", "internal/evict", "internal/missratio", "internal/jobqueue", "internal/topology", "internal/wire", "coordinator", "connector", "conductor/kvevents", "conductor/prefixindex", "conductor/follow", "conductor/scheduler"}
+	pure = []string{"internal/kv", "internal/index", "internal/evict", "internal/missratio", "internal/jobqueue", "internal/topology", "internal/wire", "coordinator", "connector", "conductor/kvevents", "conductor/prefixindex", "conductor/follow", "conductor/scheduler", "conductor/contract"}
 	// roles use pure packages and the store's interface.
 	roles = []string{"lookupd/", "worker", "store/embedded/", "store/mooncake/", "conductor/"}
 	// edges touch the operating system, devices and C libraries.
@@ -40,7 +40,7 @@ var (
 		"github.com/pebbe/zmq4":       {"internal/zmqx"},
 		"github.com/urfave/cli/v2":    {"cmd/"},
 		"github.com/NVIDIA/go-nvml/":  {"internal/gpu"},
-		"google.golang.org/grpc":      {"store/embedded/", "internal/daemon", "internal/admin/", "internal/unary"},
+		"google.golang.org/grpc":      {"store/embedded/", "internal/daemon", "internal/admin/", "internal/unary", "conductor/api/"},
 		"github.com/prometheus/":      {"internal/metrics"},
 		"gopkg.in/yaml.v3":            {"internal/config"},
 		"github.com/ugorji/go/codec":  {"conductor/kvevents"},
