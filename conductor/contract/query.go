@@ -11,7 +11,8 @@ type Query struct {
 	// Tenant is prefixindex.DefaultTenant where none was named.
 	Tenant string
 	// Instance, when not empty, is the only one that is wanted.
-	Instance    string
+	Instance string
+	// BlockTokens is the size of a block; 0 takes each engine's.
 	BlockTokens int
 	// CacheSalt is cache_salt of the API: the salt of the request, and in place of it the
 	// additional salt that engines were registered with, for which Mooncake Conductor takes
@@ -43,8 +44,9 @@ type RankMatch struct {
 	// State of what is known of the rank: of the worst of its services where there are
 	// several.
 	State State
-	// MissingFrom is the first sequence number that is missing, where State is Incomplete.
-	MissingFrom uint64
+	// Since is the sequence number from which on all is known, where State is Incomplete
+	// and something is.
+	Since uint64
 }
 
 // ModelContext is what blocks must have in common to be one prefix's, for an instance.

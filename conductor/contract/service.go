@@ -72,7 +72,7 @@ type Service struct {
 	Tenant string
 	// Instance is what answers name: where a router sends a request.
 	Instance string
-	// BlockTokens is the size of a block.
+	// BlockTokens is the size of a block; 0 is learned from the events.
 	BlockTokens int
 	// Rank is the data-parallel rank; prefixindex.Shared for a store that all ranks load
 	// from.
@@ -152,8 +152,9 @@ func (s State) String() string {
 type Status struct {
 	Service
 	State State
-	// MissingFrom is the first sequence number that is missing, where State is Incomplete.
-	MissingFrom uint64
+	// Since is the sequence number from which on all is known, where State is Incomplete
+	// and something is.
+	Since uint64
 	// Next is the sequence number that is awaited; 0 with Connecting.
 	Next uint64
 	// Heard is when the last message came; zero for never.
@@ -168,4 +169,9 @@ type Status struct {
 	Batches, Gaps, Restarts, Rejected uint64
 	// Blocks are what its source counted.
 	Blocks prefixindex.Stats
+	// Hashing is how the engine was found to make its hashes ("sha256, seed unset"), "" as
+	// long as that is not known.
+	Hashing string
+	// Warnings are what its operator should know.
+	Warnings []string
 }
