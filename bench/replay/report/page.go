@@ -2,13 +2,12 @@ package report
 
 import (
 	"cmp"
-	_ "embed"
 	"fmt"
-	"html/template"
 	"io"
 	"slices"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/replay/client"
 	"github.com/mooncake-sidecar/sidecar/bench/replay/record"
 )
@@ -16,65 +15,65 @@ import (
 // maxPoints of a line; more are not seen and make the page slow.
 const maxPoints = 2000
 
-//go:embed page.html
-var pageText string
-
-// page is what the template shows.
-type page struct {
-	Setup     Setup
-	Summary   *record.Summary
-	Sentences []string
-	Spreads   []pageSpread
-	Faults    []pageFault
-	Plots     []pagePlot
-}
-
-type pageSpread struct {
-	Name   string
-	Count  int64
-	Values []float64
-}
-
-type pageFault struct {
-	Name  string
-	Count int
-	Lines []string
-}
-
-type pagePlot struct {
-	Title string
-	SVG   template.HTML
-}
-
 // WriteHTML writes a page that opens without a network.
 func (r *Report) WriteHTML(out io.Writer) error {
-	t, err := template.New("page").Parse(pageText)
-	if err != nil {
-		return fmt.Errorf("the report's page: %w", err)
+	s := r.Summary
+	p := page.Page{
+		Title: "Replay of " + r.Setup.Trace, Soft: []string{r.Setup.sentence()}, Tables: []page.Table{r.times()},
+		Lead: append([]string{fmt.Sprintf("%d of %d requests answered in %.1f s: %.3g requests/s, %.0f prompt and %.0f output tokens/s.",
+			s.Answered, s.Requests, s.Seconds, s.RequestsPerS, s.PromptTokensPerS, s.OutputTokensPerS)}, r.sentences()...),
 	}
-	p := page{Setup: r.Setup, Summary: r.Summary, Sentences: r.sentences()}
+	if faults := r.faults(); len(faults) > 0 {
+		wrong := page.Section{Title: "What went wrong"}
+		for _, f := range faults {
+			wrong.Faults = append(wrong.Faults, page.List{Title: fmt.Sprintf("%s: %d", f.name, f.count), Lines: f.lines})
+		}
+		p.Sections = append(p.Sections, wrong)
+	}
+	p.Sections = append(p.Sections, page.Section{Title: "Plots", Plots: r.plots()})
+	return p.Write(out)
+}
+
+// sentence tells what was replayed, where and how.
+func (s *Setup) sentence() string {
+	loop := s.Loop + " loop"
+	if s.Loop == "open" {
+		loop += fmt.Sprintf(" at %g times the trace's speed", s.Speed)
+	}
+	return fmt.Sprintf("%s at %s, %s; %s, at most %d at once; %d tokens for a block of 512, engine blocks of %d; outputs times %g; seed %d; mooncake-bench %s",
+		s.Model, s.URL, s.Begin.Format("2006-01-02 15:04:05 MST"), loop, s.AtOnce, s.ScaledBlock, s.BlockTokens, s.OutputFactor, s.Seed, s.Version)
+}
+
+func (r *Report) times() page.Table {
+	t := page.Table{Columns: []string{"milliseconds", "count", "mean", "p50", "p90", "p95", "p99", "p99.9", "max"}}
 	for _, s := range r.spreads() {
-		p.Spreads = append(p.Spreads, pageSpread{s.name, s.Count, []float64{s.Mean, s.P50, s.P90, s.P95, s.P99, s.P999, s.Max}})
+		row := page.Text(s.name, fmt.Sprint(s.Count))
+		for _, v := range []float64{s.Mean, s.P50, s.P90, s.P95, s.P99, s.P999, s.Max} {
+			row = append(row, page.Cell{Text: fmt.Sprintf("%.1f", v)})
+		}
+		t.Rows = append(t.Rows, row)
 	}
-	for _, f := range r.faults() {
-		p.Faults = append(p.Faults, pageFault{f.name, f.count, f.lines})
-	}
-	for _, plot := range r.plots() {
-		p.Plots = append(p.Plots, pagePlot{plot.title, plot.SVG()})
-	}
-	if err := t.Execute(out, &p); err != nil {
-		return fmt.Errorf("writing the page: %w", err)
-	}
-	return nil
+	return t
 }
 
 func milli(d time.Duration) float64 { return float64(d.Microseconds()) / 1e3 }
 
+// points of a line, x and y.
+type points [][2]float64
+
+// line makes them a series; more than can be seen are thinned.
+func (p points) line(name string) page.Series {
+	s := page.Series{Name: name}
+	for _, at := range thin(p) {
+		s.X, s.Y = append(s.X, at[0]), append(s.Y, at[1])
+	}
+	return s
+}
+
 // plots draws the outcomes.
-func (r *Report) plots() []plot {
+func (r *Report) plots() []page.Plot {
 	var ttft, tail, latency []float64
-	var over, hit, must [][2]float64
-	var events [][2]float64 // a time, and one request more or fewer
+	var over, hit, must, events points // events: a time, and one request more or fewer
 	cached, expected := 0.0, 0.0
 	for i := range r.outcomes {
 		o := &r.outcomes[i]
@@ -96,42 +95,42 @@ func (r *Report) plots() []plot {
 		}
 	}
 	slices.SortStableFunc(events, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
-	under, busy := 0.0, [][2]float64{}
+	under, busy := 0.0, points{}
 	for _, e := range events {
 		busy = append(busy, [2]float64{e[0], under}, [2]float64{e[0], under + e[1]})
 		under += e[1]
 	}
-	return []plot{
-		{title: "Time to first token, by when the request was due", x: "due, s", y: "s", series: []series{{name: "time to first token", class: "a", points: thin(over), dots: true}}},
-		{title: "Share of requests within a time", x: "ms", y: "share", logX: true, series: []series{
-			{name: "time to first token", class: "a", points: cumulative(ttft)}, {name: "whole request", class: "b", points: cumulative(latency)},
-		}},
-		{title: "Papers' TBT: share of requests whose longest tenth of gaps is within a time", x: "ms", y: "share", logX: true, series: []series{{name: "TBT", class: "a", points: cumulative(tail)}}},
-		{title: "Requests under way", x: "s", y: "requests", series: []series{{name: "under way", class: "a", points: thin(busy)}}},
-		{title: "Cached tokens, summed up", x: "line of the trace", y: "tokens", series: []series{
-			{name: "must be, in a cache that never evicts", class: "c", points: thin(must)}, {name: "cached", class: "a", points: thin(hit)},
-		}},
+	dots := over.line("")
+	dots.Dots = true
+	expectedLine := must.line("must be, in a cache that never evicts")
+	expectedLine.Reference = true
+	return []page.Plot{
+		{Title: "Time to first token, by when the request was due", XLabel: "due, s", YLabel: "s", Series: []page.Series{dots}},
+		{Title: "Share of requests within a time", XLabel: "ms", YLabel: "share", LogX: true, Series: []page.Series{cumulative(ttft).line("time to first token"), cumulative(latency).line("whole request")}},
+		{Title: "Papers' TBT: share of requests whose longest tenth of gaps is within a time", XLabel: "ms", YLabel: "share", LogX: true, Series: []page.Series{cumulative(tail).line("")}},
+		{Title: "Requests under way", XLabel: "s", YLabel: "requests", Series: []page.Series{busy.line("")}},
+		{Title: "Cached tokens, summed up", XLabel: "line of the trace", YLabel: "tokens", Series: []page.Series{expectedLine, hit.line("cached")}},
 	}
 }
 
 // cumulative is the distribution of values.
-func cumulative(values []float64) [][2]float64 {
+func cumulative(values []float64) points {
 	slices.Sort(values)
-	points := make([][2]float64, len(values))
+	p := make(points, len(values))
 	for i, v := range values {
-		points[i] = [2]float64{v, float64(i+1) / float64(len(values))}
+		p[i] = [2]float64{v, float64(i+1) / float64(len(values))}
 	}
-	return thin(points)
+	return p
 }
 
 // thin leaves out points evenly, never the last.
-func thin(points [][2]float64) [][2]float64 {
-	if len(points) <= maxPoints {
-		return points
+func thin(p points) points {
+	if len(p) <= maxPoints {
+		return p
 	}
-	kept := make([][2]float64, 0, maxPoints)
+	kept := make(points, 0, maxPoints)
 	for i := range maxPoints {
-		kept = append(kept, points[i*(len(points)-1)/(maxPoints-1)])
+		kept = append(kept, p[i*(len(p)-1)/(maxPoints-1)])
 	}
 	return kept
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 )
 
@@ -25,8 +26,8 @@ func bandwidth(ctx context.Context, s *Setting) ([]report.Table, error) {
 		}
 		t.Add(report.Of(0)(g), three(took), three(mooncake[i]), three(tcp[i]), last)
 	}
-	t.Plots = []report.Plot{{Title: "Transfer of KV cache", XLabel: "GB", YLabel: "seconds", Series: []report.Series{
-		{Name: "ours", X: gigabytes, Y: ours}, {Name: "paper", X: gigabytes, Y: mooncake, Paper: true}, {Name: "TCP", X: gigabytes, Y: tcp, Paper: true},
+	t.Plots = []page.Plot{{Title: "Transfer of KV cache", XLabel: "GB", YLabel: "seconds", Series: []page.Series{
+		{Name: "ours", X: gigabytes, Y: ours}, {Name: "paper", X: gigabytes, Y: mooncake, Reference: true}, {Name: "TCP", X: gigabytes, Y: tcp, Reference: true},
 	}}}
 	tables := []report.Table{t}
 	gbits, ttft, recompute := fig13()
@@ -37,8 +38,8 @@ func bandwidth(ctx context.Context, s *Setting) ([]report.Table, error) {
 			Columns:    []string{"Gb/s", "TTFT, s", "paper, s", "handover, s"},
 			Notes:      []string{"Below the knee near 100 Gb/s the simulated links saturate and the queue grows for the whole run, which the paper's did not.", fmt.Sprintf("The paper's TTFT without any transfer, by computing anew: %.2f s.", recompute)},
 		}
-		plot := report.Plot{Title: "TTFT by bandwidth, " + w.Name, XLabel: "Gb/s", YLabel: "seconds", LogX: true, LogY: true}
-		line := report.Series{Name: "ours"}
+		plot := page.Plot{Title: "TTFT by bandwidth, " + w.Name, XLabel: "Gb/s", YLabel: "seconds", LogX: true, LogY: true}
+		line := page.Series{Name: "ours"}
 		for i, g := range gbits {
 			config := s.Base
 			config.Costs.LinkBytesPerSecond = g * 1e9 / 8
@@ -56,9 +57,9 @@ func bandwidth(ctx context.Context, s *Setting) ([]report.Table, error) {
 		}
 		plot.Series = append(plot.Series, line)
 		if w.Name == synthetic {
-			plot.Series = append(plot.Series, report.Series{Name: "paper", X: gbits, Y: ttft, Paper: true})
+			plot.Series = append(plot.Series, page.Series{Name: "paper", X: gbits, Y: ttft, Reference: true})
 		}
-		b.Plots = []report.Plot{plot}
+		b.Plots = []page.Plot{plot}
 		tables = append(tables, b)
 	}
 	return tables, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
 )
@@ -40,7 +41,7 @@ func breakdown(ctx context.Context, s *Setting) ([]report.Table, error) {
 			Parameters: fmt.Sprintf("%d prefill nodes, caches of %d blocks", s.Base.Prefill, s.Base.CacheBlocks),
 			Columns:    []string{"strategy", "queue, s", "load, s", "GPU, s", "TTFT, s", "hit ratio"},
 		}
-		plot := report.Plot{Title: "Parts of TTFT, " + w.Name, YLabel: "seconds", Series: []report.Series{{Name: "queue"}, {Name: "load"}, {Name: "GPU"}}}
+		plot := page.Plot{Title: "Parts of TTFT, " + w.Name, YLabel: "seconds", Series: []page.Series{{Name: "queue"}, {Name: "load"}, {Name: "GPU"}}}
 		for _, strategy := range scheduler.Strategies() {
 			config := s.Base
 			config.Scheduler.Strategy = strategy
@@ -55,7 +56,7 @@ func breakdown(ctx context.Context, s *Setting) ([]report.Table, error) {
 				plot.Series[i].Y = append(plot.Series[i].Y, part)
 			}
 		}
-		b.Plots = []report.Plot{plot}
+		b.Plots = []page.Plot{plot}
 		tables = append(tables, b)
 	}
 	return tables, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
@@ -26,10 +27,10 @@ func capacity(ctx context.Context, s *Setting) ([]report.Table, error) {
 		}
 		localHit, globalHit := fig10Hit()
 		localTime, globalTime := fig10Time()
-		plot := report.Plot{Title: "Hits by cache a node, " + w.Name, XLabel: "blocks", YLabel: "share of blocks", LogX: true}
+		plot := page.Plot{Title: "Hits by cache a node, " + w.Name, XLabel: "blocks", YLabel: "share of blocks", LogX: true}
 		names := []string{"random", "load-balancing", "cache-aware", "kvcache-centric", "pooled"}
 		for _, name := range names {
-			plot.Series = append(plot.Series, report.Series{Name: name})
+			plot.Series = append(plot.Series, page.Series{Name: name})
 		}
 		for _, blocks := range []int{1000, 2930, cluster.NodeBlocks, 4 * cluster.NodeBlocks} {
 			for i, name := range names {
@@ -54,7 +55,7 @@ func capacity(ctx context.Context, s *Setting) ([]report.Table, error) {
 				t.Add(blocks, name, report.Of(3)(one.HitRatio), hit, report.Of(3)(one.TokenHitRatio), report.Of(3)(one.MeanGPU), took, report.Of(2)(one.MeanTTFT))
 			}
 		}
-		t.Plots = []report.Plot{plot}
+		t.Plots = []page.Plot{plot}
 		tables = append(tables, t)
 	}
 	return tables, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/model"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/stats"
@@ -32,9 +33,9 @@ func prefillCost(_ context.Context, s *Setting) ([]report.Table, error) {
 		t.Add(n, seconds(c.Latency(n, 0)), seconds(none[i]), seconds(c.Latency(n, p)), seconds(most[i]), seconds(c.GPU(n, 0)), report.Of(3)(c.MFU(n, 0)))
 		x, y, cached = append(x, float64(n)), append(y, c.Latency(n, 0)), append(cached, c.Latency(n, p))
 	}
-	t.Plots = []report.Plot{{
+	t.Plots = []page.Plot{{
 		Title: "Prefill by length", XLabel: "tokens", YLabel: "seconds", LogX: true, LogY: true,
-		Series: []report.Series{{Name: "no cache", X: x, Y: y}, {Name: "paper", X: x, Y: none, Paper: true}, {Name: "95 % cached", X: x, Y: cached}, {Name: "paper 95 %", X: x, Y: most, Paper: true}},
+		Series: []page.Series{{Name: "no cache", X: x, Y: y}, {Name: "paper", X: x, Y: none, Reference: true}, {Name: "95 % cached", X: x, Y: cached}, {Name: "paper 95 %", X: x, Y: most, Reference: true}},
 	}}
 	tables := []report.Table{t}
 	if len(s.Traces) == 0 {
@@ -92,9 +93,9 @@ func layerwise(_ context.Context, s *Setting) ([]report.Table, error) {
 			}
 		}
 	}
-	t.Plots = []report.Plot{{
+	t.Plots = []page.Plot{{
 		Title: "What storing the KV cache adds to a prefill", XLabel: "tokens", YLabel: "seconds", LogX: true, LogY: true,
-		Series: []report.Series{{Name: "layer by layer", X: x, Y: overlapped}, {Name: "afterwards", X: x, Y: serial}},
+		Series: []page.Series{{Name: "layer by layer", X: x, Y: overlapped}, {Name: "afterwards", X: x, Y: serial}},
 	}}
 	return []report.Table{t}, nil
 }
@@ -106,9 +107,9 @@ func cpp(_ context.Context, s *Setting) ([]report.Table, error) {
 		Columns: []string{"tokens", "cached", "groups", "chunk", "seconds", "speed-up"},
 		Notes:   []string{"Small chunks make matrices too small for a GPU; that loss is not in the model."},
 	}
-	plot := report.Plot{Title: "Prefill of 131,072 tokens", XLabel: "groups of nodes", YLabel: "seconds"}
+	plot := page.Plot{Title: "Prefill of 131,072 tokens", XLabel: "groups of nodes", YLabel: "seconds"}
 	for _, chunk := range []int{2048, 8192} {
-		line := report.Series{Name: fmt.Sprintf("chunks of %d", chunk)}
+		line := page.Series{Name: fmt.Sprintf("chunks of %d", chunk)}
 		for _, n := range []int{8 << 10, 32 << 10, 128 << 10} {
 			for _, p := range []int{0, n / 2} {
 				for _, groups := range []int{1, 2, 4, 8} {
@@ -122,6 +123,6 @@ func cpp(_ context.Context, s *Setting) ([]report.Table, error) {
 		}
 		plot.Series = append(plot.Series, line)
 	}
-	t.Plots = []report.Plot{plot}
+	t.Plots = []page.Plot{plot}
 	return []report.Table{t}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/coupled"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
@@ -56,7 +57,7 @@ func baselines(ctx context.Context, s *Setting) ([]report.Table, error) {
 		mooncake := s.disaggregated(s.Base.Prefill, s.Base.Decode)
 		mooncake.name = "mooncake"
 		systems := []system{mooncake, s.engines(nodes, coupled.PrefillFirst, false), s.engines(nodes, coupled.PrefillFirst, true), s.engines(nodes, coupled.Chunked, false), s.engines(nodes, coupled.DecodeFirst, false)}
-		plot := report.Plot{Title: "Requests with a TBT within 100 ms, " + w.Name, YLabel: "share", Series: []report.Series{{Name: "ours"}, {Name: "paper", Paper: true}}}
+		plot := page.Plot{Title: "Requests with a TBT within 100 ms, " + w.Name, YLabel: "share", Series: []page.Series{{Name: "ours"}, {Name: "paper", Reference: true}}}
 		for _, x := range systems {
 			if s.Progress != nil {
 				s.Progress(w.Name + ": " + x.name)
@@ -80,7 +81,7 @@ func baselines(ctx context.Context, s *Setting) ([]report.Table, error) {
 				plot.Series[1].Y = append(plot.Series[1].Y, paper[0])
 			}
 		}
-		t.Plots = []report.Plot{plot}
+		t.Plots = []page.Plot{plot}
 		tables = append(tables, t)
 	}
 	return tables, nil
@@ -100,7 +101,7 @@ func endToEnd(ctx context.Context, s *Setting) ([]report.Table, error) {
 		Columns:    []string{"workload", "prefill-first x4, req/s", "3P1D, req/s", "gain", "2P2D, req/s", "gain", "paper, 3P1D"},
 		Notes:      []string{"Workloads are made to the papers' statistics: ArXiv-like (8,088 in, 229 out, nothing shared), L-Eval-like (19,019 in, 72 out, four fifths shared), one length with half shared and 512 out. The coupled engines have no prefix cache, as the paper's had none.", "At 64k and more tokens the coupled engines' P90 of TBT hangs on whether a tenth of the requests meet a prefill, at the lowest rate already: their rates there are rough."},
 	}
-	plot := report.Plot{Title: "Highest rate within the objectives", YLabel: "requests a second", LogY: true, Series: []report.Series{{Name: "coupled x4"}, {Name: "3P1D"}, {Name: "2P2D"}}}
+	plot := page.Plot{Title: "Highest rate within the objectives", YLabel: "requests a second", LogY: true, Series: []page.Series{{Name: "coupled x4"}, {Name: "3P1D"}, {Name: "2P2D"}}}
 	paper := map[string]string{"arxiv": "+20 %", "l-eval": "+40 %", "simulated-16k": "+50 % to +525 %", "simulated-32k": "+50 % to +525 %", "simulated-64k": "+50 % to +525 %", "simulated-128k": "+50 % to +525 %"}
 	for _, x := range []workload.Statistics{workload.ArXiv(), workload.LEval(), workload.Long(16 << 10), workload.Long(32 << 10), workload.Long(64 << 10), workload.Long(128 << 10)} {
 		w, err := workload.Generate(x, s.Base.Seed)
@@ -125,7 +126,7 @@ func endToEnd(ctx context.Context, s *Setting) ([]report.Table, error) {
 		gain := func(rate float64) string { return fmt.Sprintf("%+.0f %%", 100*(stats.Ratio(rate, rates[0])-1)) }
 		t.Add(x.Name, report.Of(2)(rates[0]), report.Of(2)(rates[1]), gain(rates[1]), report.Of(2)(rates[2]), gain(rates[2]), paper[x.Name])
 	}
-	t.Plots = []report.Plot{plot}
+	t.Plots = []page.Plot{plot}
 	tables := []report.Table{t}
 	for _, w := range s.Traces {
 		b := report.Table{

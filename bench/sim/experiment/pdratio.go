@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 )
@@ -20,7 +21,7 @@ func pdRatio(ctx context.Context, s *Setting) ([]report.Table, error) {
 			Columns:    []string{"prefill", "decode", "TTFT, s", "paper, s", "TBT, ms", "paper, ms", "effective", "paper"},
 			Notes:      []string{"TBT: mean of a request's longest tenth of gaps, mean over requests."},
 		}
-		plot := report.Plot{Title: "TTFT, " + w.Name, XLabel: "prefill nodes", YLabel: "seconds", Series: []report.Series{{Name: "ours"}, {Name: "paper", Paper: true}}}
+		plot := page.Plot{Title: "TTFT, " + w.Name, XLabel: "prefill nodes", YLabel: "seconds", Series: []page.Series{{Name: "ours"}, {Name: "paper", Reference: true}}}
 		for p := 5; p <= 11; p++ {
 			config := s.Base
 			config.Prefill, config.Decode = p, nodes-p
@@ -37,7 +38,7 @@ func pdRatio(ctx context.Context, s *Setting) ([]report.Table, error) {
 			}
 			t.Add(row...)
 		}
-		t.Plots = []report.Plot{plot}
+		t.Plots = []page.Plot{plot}
 		tables = append(tables, t)
 	}
 	return tables, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/model"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
@@ -102,12 +103,12 @@ func (s *Setting) rejections(ctx context.Context, w *workload.Workload, prefill 
 }
 
 // loadPlot draws the loads over ten minutes of one run for two policies.
-func (s *Setting) loadPlot(ctx context.Context, w *workload.Workload, prefill int, speed float64) ([]report.Plot, error) {
+func (s *Setting) loadPlot(ctx context.Context, w *workload.Workload, prefill int, speed float64) ([]page.Plot, error) {
 	at, err := w.At(speed, 0, nil)
 	if err != nil {
 		return nil, err
 	}
-	var plots []report.Plot
+	var plots []page.Plot
 	for _, r := range refusals()[1:3] {
 		config := s.overload(prefill, r)
 		config.Sample = 5 * time.Second
@@ -115,7 +116,7 @@ func (s *Setting) loadPlot(ctx context.Context, w *workload.Workload, prefill in
 		if err != nil {
 			return nil, err
 		}
-		p := report.Plot{Title: "Load under " + r.name, XLabel: "seconds", YLabel: "share of capacity", Series: []report.Series{{Name: "prefill nodes busy"}, {Name: "decode iteration over 100 ms"}}}
+		p := page.Plot{Title: "Load under " + r.name, XLabel: "seconds", YLabel: "share of capacity", Series: []page.Series{{Name: "prefill nodes busy"}, {Name: "decode iteration over 100 ms"}}}
 		for i, x := range result.Samples {
 			if seconds := float64(i) * config.Sample.Seconds(); seconds >= 300 && seconds <= 900 {
 				p.Series[0].X, p.Series[0].Y = append(p.Series[0].X, seconds), append(p.Series[0].Y, x.BusyPrefill)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/stats"
@@ -93,7 +94,7 @@ func (s *Setting) placing(ctx context.Context, w *workload.Workload, speed float
 		},
 	}
 	var first []cluster.Summary
-	plot := report.Plot{Title: fmt.Sprintf("TTFT to the first row's, %s at %gx", w.Name, speed), XLabel: "row of the table", YLabel: "ratio", Series: []report.Series{{Name: "mean"}, {Name: "P90"}}}
+	plot := page.Plot{Title: fmt.Sprintf("TTFT to the first row's, %s at %gx", w.Name, speed), XLabel: "row of the table", YLabel: "ratio", Series: []page.Series{{Name: "mean"}, {Name: "P90"}}}
 	for i, x := range placements() {
 		config := s.Base
 		config.Decode = 0
@@ -113,7 +114,7 @@ func (s *Setting) placing(ctx context.Context, w *workload.Workload, speed float
 			spread(all, 3, func(y *cluster.Summary) float64 { return y.Within10 }), spread(all, 3, func(y *cluster.Summary) float64 { return y.HitRatio }),
 			spread(all, 0, func(y *cluster.Summary) float64 { return float64(y.Transfers) }), spread(all, 0, func(y *cluster.Summary) float64 { return y.TransferGB }))
 	}
-	t.Plots = []report.Plot{plot}
+	t.Plots = []page.Plot{plot}
 	return t, nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 )
 
@@ -14,10 +15,10 @@ func roofline(_ context.Context, s *Setting) ([]report.Table, error) {
 		Columns: []string{"tokens", "cached 0", "25 %", "50 %", "75 %", "95 %", "Eq. 1, PFLOP", "causal, PFLOP", "Eq. 2, GB/s"},
 		Notes:   []string{"Eq. 2: the bandwidth from which on loading a prefix of that length is faster than computing it.", "Operations are 22 d² a token and layer and 2 d for each causal pair of tokens; Eq. 1 has 4 d, for it does not halve attention."},
 	}
-	plot := report.Plot{Title: "MFU of prefill", XLabel: "tokens", YLabel: "share of peak", LogX: true}
+	plot := page.Plot{Title: "MFU of prefill", XLabel: "tokens", YLabel: "share of peak", LogX: true}
 	shares := []int{0, 25, 50, 75, 95}
 	for _, share := range shares {
-		plot.Series = append(plot.Series, report.Series{Name: fmt.Sprintf("%d %% cached", share)})
+		plot.Series = append(plot.Series, page.Series{Name: fmt.Sprintf("%d %% cached", share)})
 	}
 	for _, n := range lengths() {
 		row := []any{n}
@@ -28,7 +29,7 @@ func roofline(_ context.Context, s *Setting) ([]report.Table, error) {
 		}
 		t.Add(append(row, report.Of(2)(c.Shape.PaperFLOPs(n)/1e15), report.Of(2)(c.Shape.FLOPs(n, 0)/1e15), report.Of(2)(c.Shape.MinLoadBytesPerSecond(c.Hardware, n)/1e9))...)
 	}
-	t.Plots = []report.Plot{plot}
+	t.Plots = []page.Plot{plot}
 	d := report.Table{
 		Title: "a decode iteration against what its memory traffic needs at peak", Answers: "S1 Fig. 2, decode",
 		Parameters: fmt.Sprintf("%.2f ms + %.3g ms a sequence + %.3g us a token of context", 1e3*c.DecodeSeconds, 1e3*c.DecodeSequenceSeconds, 1e6*c.DecodeTokenSeconds),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/cluster"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/report"
 	"github.com/mooncake-sidecar/sidecar/bench/sim/workload"
@@ -40,7 +41,7 @@ func schedule(ctx context.Context, s *Setting) ([]report.Table, error) {
 				"Where nothing is drawn, seeds do not differ.",
 			},
 		}
-		plot := report.Plot{Title: "Mean TTFT, " + w.Name, YLabel: "seconds", LogY: true, Series: []report.Series{{Name: "1x"}, {Name: "1x, service 1.3"}, {Name: "paper", Paper: true}}}
+		plot := page.Plot{Title: "Mean TTFT, " + w.Name, YLabel: "seconds", LogY: true, Series: []page.Series{{Name: "1x"}, {Name: "1x, service 1.3"}, {Name: "paper", Reference: true}}}
 		for _, l := range loads() {
 			if err := s.strategies(ctx, &t, &plot, w, l); err != nil {
 				return nil, err
@@ -49,13 +50,13 @@ func schedule(ctx context.Context, s *Setting) ([]report.Table, error) {
 		if w.Name != conversation {
 			plot.Series = plot.Series[:2]
 		}
-		t.Plots = []report.Plot{plot}
+		t.Plots = []page.Plot{plot}
 		tables = append(tables, t)
 	}
 	return tables, nil
 }
 
-func (s *Setting) strategies(ctx context.Context, t *report.Table, plot *report.Plot, w *workload.Workload, l load) error {
+func (s *Setting) strategies(ctx context.Context, t *report.Table, plot *page.Plot, w *workload.Workload, l load) error {
 	above := 0.0
 	for _, strategy := range scheduler.Strategies() {
 		config := s.Base

@@ -1,3 +1,3 @@
-// Package report prints what experiments found: tables as text and JSON, plots as
-// SVG, and all of them on one page of HTML that needs nothing from elsewhere.
+// Package report prints what experiments found: tables as text and JSON, and all of
+// them with their plots on one page.
 package report

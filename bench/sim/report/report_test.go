@@ -3,23 +3,22 @@ package report
 import (
 	"bytes"
 	"encoding/json"
-	"encoding/xml"
-	"errors"
-	"io"
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 )
 
 func sample() []Table {
 	t := Table{Name: "x", Title: "a <title>", Answers: "Fig. 0", Parameters: "p & q", Columns: []string{"name", "value", "spread"}, Notes: []string{"a note"}}
 	t.Add("one", Of(2)(1.23456), Spread{Mean: 2, Deviation: .5, Decimals: 1})
 	t.Add("two", nil, Spread{Mean: 3, Decimals: 1})
-	t.Plots = []Plot{
-		{Title: "lines & <more>", XLabel: "x", YLabel: "y", Series: []Series{{Name: "a", X: []float64{1, 2, 3}, Y: []float64{1, 4, 9}}, {Name: "b", Paper: true}}},
-		{LogX: true, LogY: true, Series: []Series{{Name: "a", X: []float64{0, 1, 1e6}, Y: []float64{1, 0, 1e-3}}}},
-		{Names: []string{"p", "q"}, Series: []Series{{Name: "ours", Y: []float64{1, -2}}, {Name: "paper", Y: []float64{2}, Paper: true}}},
-		{Series: []Series{{X: []float64{1}, Y: []float64{math.NaN()}}}},
+	t.Plots = []page.Plot{
+		{Title: "lines & <more>", XLabel: "x", YLabel: "y", Series: []page.Series{{Name: "a", X: []float64{1, 2, 3}, Y: []float64{1, 4, 9}}, {Name: "b", Reference: true}}},
+		{LogX: true, LogY: true, Series: []page.Series{{Name: "a", X: []float64{0, 1, 1e6}, Y: []float64{1, 0, 1e-3}}}},
+		{Names: []string{"p", "q"}, Series: []page.Series{{Name: "ours", Y: []float64{1, -2}}, {Name: "paper", Y: []float64{2}, Reference: true}}},
+		{Series: []page.Series{{X: []float64{1}, Y: []float64{math.NaN()}}}},
 		{},
 	}
 	return []Table{t, {Name: "y", Columns: []string{"none"}}}
@@ -54,30 +53,6 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestSVG: whatever the values, the drawing is well formed and has only finite
-// coordinates.
-func TestSVG(t *testing.T) {
-	for i, p := range sample()[0].Plots {
-		svg := p.SVG()
-		wellFormed(t, svg)
-		if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-			t.Errorf("plot %d has coordinates that are none:\n%s", i, svg)
-		}
-	}
-}
-
-func wellFormed(t *testing.T, text string) {
-	t.Helper()
-	d := xml.NewDecoder(strings.NewReader(text))
-	for {
-		if _, err := d.Token(); errors.Is(err, io.EOF) {
-			return
-		} else if err != nil {
-			t.Fatalf("%v in\n%s", err, text)
-		}
-	}
-}
-
 // TestHTML: the page asks nothing of anybody.
 func TestHTML(t *testing.T) {
 	var b bytes.Buffer
@@ -92,20 +67,6 @@ func TestHTML(t *testing.T) {
 	}
 	if strings.Count(page, "<svg") != 5 || !strings.Contains(page, "a &lt;title&gt;") {
 		t.Error("the page lacks plots or its title")
-	}
-}
-
-func TestTicks(t *testing.T) {
-	for _, a := range []axis{axisOf([]float64{0, 7}, false, 0, 1), axisOf([]float64{-3, 900}, false, 0, 1), axisOf([]float64{.001, 40}, true, 0, 1), axisOf(nil, true, 0, 1)} {
-		ticks := a.ticks()
-		if len(ticks) < 2 || len(ticks) > 20 {
-			t.Errorf("%+v has ticks %v", a, ticks)
-		}
-		for _, v := range ticks {
-			if at := a.at(v); at < -.01 || at > 1.01 {
-				t.Errorf("%+v: tick %v lies at %v", a, v, at)
-			}
-		}
 	}
 }
 

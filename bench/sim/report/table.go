@@ -6,6 +6,8 @@ import (
 	"io"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/mooncake-sidecar/sidecar/bench/page"
 )
 
 // Table is what an experiment found.
@@ -22,8 +24,8 @@ type Table struct {
 	// Rows have strings, whole numbers and Numbers. nil is no value.
 	Rows [][]any `json:"rows"`
 	// Notes are what must be known to read it right.
-	Notes []string `json:"notes,omitempty"`
-	Plots []Plot   `json:"-"`
+	Notes []string    `json:"notes,omitempty"`
+	Plots []page.Plot `json:"plots,omitempty"`
 }
 
 // Add appends a row.
