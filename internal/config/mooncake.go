@@ -13,6 +13,9 @@ type Mooncake struct {
 	// StorePython is the interpreter with Mooncake's wheel, a path or a name in PATH.
 	// Default python3.
 	StorePython string
+	// Library is Mooncake's C library, which is used in the daemon instead of the
+	// wheel in a process beside it; empty: it is not.
+	Library string
 	// ConfigPath is the in-tree connector's JSON file; empty: MOONCAKE_CONFIG_PATH
 	// names it.
 	ConfigPath string
@@ -70,6 +73,7 @@ func (m *Mooncake) fields() []Field {
 	return []Field{
 		named(SectionLookupd, "store", StoreEmbedded, "embedded keeps what engines store on this node, mooncake shares it with other nodes through a Mooncake Store cluster, too; see docs/mooncake.md").text(&m.Store),
 		named(SectionLookupd, "store_python", defaultPython, "`interpreter` with Mooncake's wheel, of the cluster's version; engines that start the daemon name their own").text(&m.StorePython),
+		named(SectionLookupd, "mooncake_library", "none", "`file` libmooncake_store.so of the cluster's version, to reach the cluster without Python, in the daemon itself; see docs/mooncake.md for what that costs").text(&m.Library),
 		named(SectionLookupd, "mooncake_config", "what MOONCAKE_CONFIG_PATH says", "`file` that says how the cluster is reached, as vLLM's own Mooncake connector reads it").text(&m.ConfigPath),
 		named(SectionLookupd, "mooncake_write", WriteThrough, "through stores chunks in the cluster at once, back only when memory needs their room").text(&m.Write),
 		named(SectionLookupd, "mooncake_reset", ResetNode, "what a reset of a model's cache does to its objects in the cluster: node leaves them to others and no longer uses them here, cluster removes them").text(&m.Reset),
@@ -97,8 +101,10 @@ func (m *Mooncake) faults(disk bool) (faults []error) {
 	if m.Lease < time.Second || m.Lease > maxLease {
 		faults = append(faults, fault("mooncake_lease", "%s; want 1s to %s", m.Lease, maxLease))
 	}
-	if m.ConfigPath != "" && !strings.HasPrefix(m.ConfigPath, "/") {
-		faults = append(faults, fault("mooncake_config", "%q is no absolute path", m.ConfigPath))
+	for _, path := range []struct{ key, value string }{{"mooncake_config", m.ConfigPath}, {"mooncake_library", m.Library}} {
+		if path.value != "" && !strings.HasPrefix(path.value, "/") {
+			faults = append(faults, fault(path.key, "%q is no absolute path", path.value))
+		}
 	}
 	return faults
 }

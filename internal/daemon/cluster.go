@@ -2,22 +2,19 @@ package daemon
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"log/slog"
-	"math/rand/v2"
 	"os"
-	"os/exec"
 	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/metrics"
-	"github.com/mooncake-sidecar/sidecar/internal/proc"
+	"github.com/mooncake-sidecar/sidecar/internal/mooncakec"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/level"
-	"github.com/mooncake-sidecar/sidecar/store/mooncake/sideproc"
 )
 
 const (
@@ -30,8 +27,11 @@ const (
 // remote is a cluster below the node's store.
 type remote struct {
 	*level.Level
-	engine *sideproc.Engine
+	way    way
 	client *mooncake.Client
+	log    *slog.Logger
+	// left: the segment may be touched until this process ends. Set by run.
+	left bool
 }
 
 var _ embedded.Cluster = (*remote)(nil)
@@ -63,19 +63,15 @@ func newCluster(cfg *config.LookupdConfig, master *embedded.Master, segment *shm
 	for _, note := range notes {
 		log.Warn("the Mooncake cluster's configuration", "note", note)
 	}
-	python, err := exec.LookPath(cfg.StorePython)
-	if err != nil {
-		return nil, fmt.Errorf("store_python: %w; name an interpreter that has the wheel mooncake-transfer-engine", err)
+	r := &remote{log: log}
+	if r.way, err = newWay(&cfg.Mooncake, &reached, segment, master, true, log); err != nil {
+		return nil, err
 	}
-	r := &remote{engine: sideproc.New(sideproc.Config{
-		Python: python, Cluster: reached, Memory: segment, Environ: os.Environ(), Log: log,
-		Holds: func(pid int) (func(), error) { return holdFor(master, pid) },
-	})}
 	how := mooncake.Replication{Replicas: cfg.Replicas}
 	if reached.PreferredSegment != "" {
 		how.PreferredSegments = []string{reached.PreferredSegment}
 	}
-	r.client = mooncake.NewClient(mooncake.ClientOptions{Engine: r.engine, Memory: segment.Bytes(), Replication: how, Lease: cfg.Mooncake.Lease, Log: log})
+	r.client = mooncake.NewClient(mooncake.ClientOptions{Engine: r.way, Memory: segment.Bytes(), Replication: how, Lease: cfg.Mooncake.Lease, Log: log})
 	asked, put, got := registry.ClusterTimes()
 	r.Level = level.New(level.Options{
 		Client: r.client, Memory: segment.Bytes(), Lease: cfg.Mooncake.Lease,
@@ -83,32 +79,34 @@ func newCluster(cfg *config.LookupdConfig, master *embedded.Master, segment *shm
 		ResetCluster: cfg.Reset == config.ResetCluster, Asked: asked, PutTook: put, GetTook: got, Log: log,
 	})
 	log.Info("a Mooncake cluster is below the store", "master", reached.MasterServerAddress, "protocol", reached.Protocol, "lent_bytes", reached.GlobalSegmentBytes,
-		"write", cfg.Write, "reset", cfg.Reset, "python", python)
+		"write", cfg.Write, "reset", cfg.Reset, "python", cfg.StorePython, "library", cfg.Library)
 	return r, nil
 }
 
-// holdFor has the store know of a side process: whoever adopts the segment after
-// this daemon uses no slot while that process may still write to one.
-func holdFor(master *embedded.Master, pid int) (release func(), err error) {
-	start, err := proc.StartTime(pid)
-	if err != nil {
-		return nil, err
-	}
-	session := embedded.Session{Client: rand.Uint64() | 1, Number: 1}
-	if err := master.OpenSession(session, uint32(pid), start, embedded.Declaration{}); err != nil {
-		return nil, err
-	}
-	return func() { master.SessionLost(session) }, nil
-}
-
-// run keeps the cluster below the store until ctx ends. Its process ends first, so
-// that no transfer is waited for.
+// run keeps the cluster below the store until ctx ends. Mooncake's client ends
+// first, so that no transfer is waited for.
 func (r *remote) run(ctx context.Context) {
 	var both sync.WaitGroup
-	both.Go(func() { _ = r.engine.Run(ctx) }) // it ends with ctx alone
+	both.Go(func() {
+		err := r.way.Run(ctx)
+		r.left = errors.Is(err, mooncakec.ErrLeft)
+		if ctx.Err() == nil || r.left {
+			r.log.Error("there is no way to the Mooncake cluster any more", "error", err)
+		}
+	})
 	r.Level.Run(ctx)
 	both.Wait()
 	r.client.Close()
+}
+
+// closeSegment unmaps the segment, unless somebody in this process may touch it yet.
+//
+// REQUIRES: run has returned.
+func (r *remote) closeSegment(segment *shm.Segment) error {
+	if r != nil && r.left {
+		return nil
+	}
+	return segment.Close()
 }
 
 // problem says why the node goes without the cluster, "" while it does not.

@@ -215,8 +215,12 @@ func TestTwoNodesOverACluster(t *testing.T) {
 	onLoopback(t)
 	master := mooncaketest.StartMaster(t, python)
 	mooncaketest.StartPeer(t, python, master, lentBytes)
-	file := writeCluster(t, master)
-	a, b := startFarNode(t, python, file, nil), startFarNode(t, python, file, nil)
+	overACluster(t, writeCluster(t, master), func(cfg *config.LookupdConfig) { cfg.StorePython = python })
+}
+
+// overACluster is TestTwoNodesOverACluster for a way to the cluster.
+func overACluster(t *testing.T, file string, by func(*config.LookupdConfig)) {
+	a, b := startFarNode(t, "", file, by), startFarNode(t, "", file, by)
 	if got := hit(t, b.lookup, blobOf(1, 40)); got != 0 {
 		t.Errorf("a hit of %d in an empty cluster", got)
 	}
@@ -240,7 +244,7 @@ func TestTwoNodesOverACluster(t *testing.T) {
 		t.Errorf("%d bytes were put", got)
 	}
 	a.run.end()
-	c := startFarNode(t, python, file, nil)
+	c := startFarNode(t, "", file, by)
 	c.awaitHit(blobOf(1, 40), 640)
 	if whole, _ := c.load(spec(), blobOf(1, 40)); whole != 40 {
 		t.Errorf("%d chunks were loaded", whole)

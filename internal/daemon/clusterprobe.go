@@ -2,20 +2,20 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"strings"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/doctor"
+	"github.com/mooncake-sidecar/sidecar/internal/mooncakec"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
-	"github.com/mooncake-sidecar/sidecar/store/mooncake/sideproc"
 )
 
 const (
@@ -39,7 +39,7 @@ func ProbeCluster(ctx context.Context, m *config.Mooncake) doctor.Cluster {
 	reached, notes, err := clusterConfig(m)
 	found := doctor.Cluster{
 		File: file, ConfigErr: err, Notes: notes, Master: reached.MasterServerAddress, Metadata: reached.MetadataServer, Protocol: reached.Protocol,
-		Python: m.StorePython, LentBytes: reached.GlobalSegmentBytes,
+		Python: m.StorePython, Library: m.Library, LentBytes: reached.GlobalSegmentBytes,
 	}
 	if err != nil {
 		return found
@@ -51,9 +51,9 @@ func ProbeCluster(ctx context.Context, m *config.Mooncake) doctor.Cluster {
 		found.MetadataErr = getPage(ctx, reached.MetadataServer)
 	}
 	if found.MasterErr != nil || found.MetadataErr != nil {
-		return found // the side process would find that, too, and take longer
+		return found // Mooncake's client would find that, too, and take longer
 	}
-	health := tryObject(ctx, m.StorePython, &reached)
+	health := tryObject(ctx, m, &reached)
 	found.Ready, found.Reason, found.Note, found.Versions = health.Ready, health.Reason, health.Note, health.Versions
 	return found
 }
@@ -66,7 +66,7 @@ func dial(ctx context.Context, address string) error {
 	return conn.Close()
 }
 
-// getPage tells whether a server answers; what it answers is the side process's
+// getPage tells whether a server answers; what it answers is Mooncake's client's
 // affair.
 func getPage(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
@@ -83,36 +83,31 @@ func getPage(ctx context.Context, url string) error {
 	return answer.Body.Close()
 }
 
-// tryObject starts a side process, which puts, gets and compares an object.
-func tryObject(ctx context.Context, python string, to *cluster.Config) mooncake.Health {
-	path, err := exec.LookPath(python)
-	if err != nil {
-		return mooncake.Health{Reason: "store_python: " + err.Error()}
-	}
+// tryObject has Mooncake's client put, get and compare an object.
+func tryObject(ctx context.Context, m *config.Mooncake, to *cluster.Config) mooncake.Health {
 	memory, err := shm.NewSegment("mooncake-probe", probeMemory)
 	if err != nil {
 		return mooncake.Health{Reason: err.Error()}
 	}
-	defer func() { _ = memory.Close() }() // nothing was kept in it
 	lender := *to
 	lender.Mode, lender.GlobalSegmentBytes = cluster.ModeStandalone, 0
-	engine := sideproc.New(sideproc.Config{
-		Python: path, Cluster: lender, Memory: memory, Environ: os.Environ(), Log: slog.New(slog.DiscardHandler),
-		Limits: sideproc.Limits{FirstPause: clusterTimeout}, // one try
-	})
+	engine, err := newWay(m, &lender, memory, nil, false, slog.New(slog.DiscardHandler))
+	if err != nil {
+		_ = memory.Close() // nothing was kept in it
+		return mooncake.Health{Reason: err.Error()}
+	}
 	running, stop := context.WithCancel(ctx)
-	ended := make(chan struct{})
+	ended := make(chan error, 1)
 	begun := engine.Changed()
-	go func() {
-		defer close(ended)
-		_ = engine.Run(running) // it ends with its context
-	}()
+	go func() { ended <- engine.Run(running) }()
 	select {
 	case <-begun:
 	case <-ctx.Done():
 	}
 	health := engine.Health()
 	stop()
-	<-ended
+	if !errors.Is(<-ended, mooncakec.ErrLeft) {
+		_ = memory.Close() // nothing was kept in it
+	}
 	return health
 }

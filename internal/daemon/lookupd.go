@@ -71,7 +71,8 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, segment.Close()) }()
+	var far *remote
+	defer func() { err = errors.Join(err, far.closeSegment(segment)) }()
 	defer ops.close() //nolint:contextcheck // before the segment: a scrape reads it
 	sup.settled(log)
 	tier, err := newDiskTier(cfg, ops.registry, log)
@@ -81,8 +82,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	if tier != nil {
 		master.SetTier(tier)
 	}
-	far, err := newCluster(cfg, master, segment, ops.registry, log)
-	if err != nil {
+	if far, err = newCluster(cfg, master, segment, ops.registry, log); err != nil {
 		return err
 	}
 	if far != nil {

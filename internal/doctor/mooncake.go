@@ -20,11 +20,12 @@ type Cluster struct {
 	// them, nil for one that came about and for what was not tried.
 	Master, Metadata, Protocol string
 	MasterErr, MetadataErr     error
-	// Python is the interpreter. Ready: its side process has put, got and compared an
+	// Library is Mooncake's library, if it is what reaches the cluster, and Python the
+	// interpreter whose process does otherwise. Ready: it has put, got and compared an
 	// object; Reason says why not, and Note what is to be known all the same.
-	Python, Reason, Note string
-	Ready                bool
-	Versions             map[string]string
+	Library, Python, Reason, Note string
+	Ready                         bool
+	Versions                      map[string]string
 	// LentBytes is what the daemon would lend the cluster.
 	LentBytes uint64
 }
@@ -75,14 +76,21 @@ func probed(r *Cluster) []Finding {
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 		versions = append(versions, name+" "+r.Versions[name])
 	}
+	by := "the side process of " + r.Python
+	if r.Library != "" {
+		by = "the library " + r.Library
+	}
 	switch {
+	case !r.Ready && r.Library != "":
+		return found(Failure, "no object could be put, got and compared by the library: "+r.Reason, r.Library,
+			"let mooncake_library name a libmooncake_store.so of the cluster's version, or leave it out: then a side process of store_python is used")
 	case !r.Ready:
 		return found(Failure, "no object could be put, got and compared: "+r.Reason, r.Python,
 			"give store_python an interpreter with mooncake-transfer-engine in the version of the cluster's master")
 	case r.Note != "":
 		return found(Warning, r.Note, r.Master, "start storage nodes, or lend memory: mode embedded and global_segment_size")
 	}
-	return ok(fmt.Sprintf("an object was put, got and compared by %s (%s)", r.Protocol, strings.Join(versions, ", ")), r.Master)
+	return ok(fmt.Sprintf("an object was put, got and compared by %s, with %s (%s)", r.Protocol, by, strings.Join(versions, ", ")), r.Master)
 }
 
 // rdma looks at what another protocol than TCP needs.

@@ -13,7 +13,7 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 	var (
 		inService = gauge("cluster_in_service", "1 while the Mooncake cluster answers.")
 		outages   = counter("cluster_outages_total", "Times that the cluster's master began not to answer.")
-		starts    = counter("cluster_process_starts_total", "Times that the side process became ready.")
+		starts    = counter("cluster_process_starts_total", "Times that Mooncake's client became ready, in a side process or from the library.")
 		asked     = counter("cluster_lookups_total", "Chunks that the cluster was asked for, by answer.", "result")
 		questions = counter("cluster_questions_total", "Calls that asked for chunks, by result.", "result")
 		moved     = counter("cluster_chunks_total", "Chunks that went to and from the cluster, by what became of them.", "direction", "result")

@@ -160,6 +160,8 @@ class Settings:
     cluster, too. Empty: as MOONCAKE_SIDECAR_STORE says, else embedded."""
     store_python: str = ""
     """The interpreter with Mooncake's wheel, for store mooncake; empty: the engine's own."""
+    mooncake_library: str = ""
+    """Mooncake's C library, to reach the cluster without a process of the wheel; empty: with one."""
     mooncake_config: str = ""
     """The file that says how the cluster is reached; empty: as MOONCAKE_CONFIG_PATH says."""
     mooncake_write: str = ""
@@ -230,6 +232,7 @@ _PARSERS: dict[str, Any] = {
     "runtime_dir": lambda v, k: os.path.expanduser(_text(v, k)),
     "store": lambda v, k: _choice(v, k, "embedded", "mooncake"),
     "store_python": lambda v, k: os.path.expanduser(_text(v, k)),
+    "mooncake_library": lambda v, k: os.path.expanduser(_text(v, k)),
     "mooncake_config": lambda v, k: os.path.expanduser(_text(v, k)),
     "mooncake_write": lambda v, k: _choice(v, k, "through", "back"),
     "mooncake_reset": lambda v, k: _choice(v, k, "node", "cluster"),

@@ -151,9 +151,12 @@ def test_a_cluster_is_lookupds_to_reach(runtime_dir, monkeypatch):
     assert flags() == {}
     assert flags(store="embedded", mooncake_write="back") == {"--store": "embedded"}
     assert flags(store="mooncake") == {"--store": "mooncake", "--store-python": sys.executable}
-    assert flags(store="mooncake", store_python="/p", mooncake_config="/c", mooncake_write="back", mooncake_reset="cluster") == {
+    assert flags(
+        store="mooncake", store_python="/p", mooncake_library="/l.so", mooncake_config="/c", mooncake_write="back", mooncake_reset="cluster"
+    ) == {
         "--store": "mooncake",
         "--store-python": "/p",
+        "--mooncake-library": "/l.so",
         "--mooncake-config": "/c",
         "--mooncake-write": "back",
         "--mooncake-reset": "cluster",

@@ -52,7 +52,7 @@ func (d *Daemon) doctorCommand() *cli.Command {
 			}
 			system.Machine = sync.OnceValues(daemon.Topology)
 			if valueOf(settings, "store") == config.StoreMooncake {
-				way := &config.Mooncake{StorePython: valueOf(settings, "store_python"), ConfigPath: valueOf(settings, "mooncake_config")}
+				way := &config.Mooncake{StorePython: valueOf(settings, "store_python"), Library: valueOf(settings, "mooncake_library"), ConfigPath: valueOf(settings, "mooncake_config")}
 				system.Cluster = func(ctx context.Context) doctor.Cluster { return daemon.ProbeCluster(ctx, way) }
 			}
 			findings := doctor.Run(c.Context, system, &doctor.Settings{
