@@ -1,6 +1,9 @@
 package scheduler
 
-import "time"
+import (
+	"cmp"
+	"time"
+)
 
 // Decoder chooses the decode instance for a request, the one whose next iteration
 // is the shortest with it unless affinity says otherwise, and returns that time. A request may be placed anew
@@ -27,7 +30,7 @@ func (s *Scheduler) Decoder(r *Request, all []Decoder) (int, time.Duration) {
 }
 
 func (s *Scheduler) iteration(r *Request, d *Decoder) time.Duration {
-	return s.costs.Iteration(d.Sequences+1, d.ContextTokens+int64(r.Tokens))
+	return slowed(s.costs.Iteration(d.Sequences+1, d.ContextTokens+int64(r.Tokens)), d.Slowness)
 }
 
 // admit says whether a request that would go as decided is refused.
@@ -68,12 +71,14 @@ func (s *Scheduler) AdmitDecode(r *Request, expected time.Duration) Reason {
 }
 
 // predicted is the time of an iteration once the prefill is done, if sequences are
-// spread evenly and are as long as those that decode now.
+// spread evenly and are as long as those that decode now, on instances of the mean
+// slowness.
 func (s *Scheduler) predicted(f *Facts, in time.Duration) time.Duration {
-	n, sequences, context := len(f.Decode), 0, int64(0)
+	n, sequences, context, slowness := len(f.Decode), 0, int64(0), 0.0
 	for i := range f.Decode {
 		sequences += f.Decode[i].Sequences
 		context += f.Decode[i].ContextTokens
+		slowness += cmp.Or(f.Decode[i].Slowness, 1)
 	}
 	var mean int64
 	if sequences > 0 {
@@ -84,5 +89,5 @@ func (s *Scheduler) predicted(f *Facts, in time.Duration) time.Duration {
 	each, rest := then/n, then%n
 	low := s.costs.Iteration(each, int64(each)*mean)
 	high := s.costs.Iteration(each+1, int64(each+1)*mean)
-	return low + time.Duration(float64(high-low)*float64(rest)/float64(n))
+	return slowed(low+time.Duration(float64(high-low)*float64(rest)/float64(n)), slowness/float64(n))
 }

@@ -30,6 +30,8 @@ type Prefiller struct {
 	Outstanding int
 	// Egress and Ingress are until the link out of the instance, and into it, is free.
 	Egress, Ingress time.Duration
+	// Slowness is how many times as long as Costs say a prefill takes there; 0 is once.
+	Slowness float64
 }
 
 // Decoder is what is known of a decode instance.
@@ -39,6 +41,16 @@ type Decoder struct {
 	ContextTokens int64
 	// CachedBlocks are the leading blocks of the request that it still holds.
 	CachedBlocks int
+	// Slowness is how many times as long as Costs say an iteration takes there; 0 is once.
+	Slowness float64
+}
+
+// slowed is a duration at an instance of some slowness.
+func slowed(d time.Duration, slowness float64) time.Duration {
+	if slowness == 0 {
+		return d
+	}
+	return time.Duration(float64(d) * slowness)
 }
 
 // queue, egress and ingress are the waits that there are.

@@ -107,7 +107,10 @@ func longer(best, local int, threshold float64) bool {
 
 func (s *Scheduler) priced(r *Request, p *Prefiller, blocks int) Term {
 	cached := r.cached(blocks)
-	return Term{CachedBlocks: blocks, Source: Nobody, Queue: p.queue(), Prefill: s.costs.Prefill(r.Tokens, cached), Work: s.costs.Work(r.Tokens, cached)}
+	return Term{
+		CachedBlocks: blocks, Source: Nobody, Queue: p.queue(),
+		Prefill: slowed(s.costs.Prefill(r.Tokens, cached), p.Slowness), Work: slowed(s.costs.Work(r.Tokens, cached), p.Slowness),
+	}
 }
 
 // bestSource is the instance from which the longest prefix can be fetched to i:
