@@ -16,4 +16,7 @@
 // started anew: all is forgotten, and everything asked for. A replay may be ahead of the
 // live messages, which then come again; if one of them has another content than what was
 // replayed under its number, the publisher is another one, too.
+//
+// Where the connection was lost, or a stream is gone on with that was followed before, what
+// was applied last is asked for again: the publisher that has it is the same.
 package follow

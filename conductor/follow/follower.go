@@ -42,6 +42,9 @@ type Follower struct {
 	another bool
 	// anew: the replay that is awaited has all, and takes the place of what is known.
 	anew bool
+	// doubted: what is known counts only if the replay that is awaited begins with what was
+	// applied last. probing: nothing is known to be missing.
+	doubted, probing bool
 	// unanswered are the replays in a row that nobody answered.
 	unanswered int
 	// live is the latest number that came live, lively whether there was one.
@@ -72,10 +75,16 @@ type State struct {
 	// means all.
 	Known bool
 	Since uint64
-	// Next is the number that is wanted next, and CatchingUp that one is awaited which is
-	// known to be there.
+	// Next is the number that is wanted next, and CatchingUp that a replay is awaited that
+	// may change what is known.
 	Next       uint64
 	CatchingUp bool
+}
+
+// Mark is where a stream has got to: enough to go on with it later.
+type Mark struct {
+	// Since and Next as in State; Last is the checksum of the message before Next.
+	Since, Next, Last uint64
 }
 
 // New makes a follower. The first thing to do is to ask for all, see Start.
@@ -83,7 +92,21 @@ func New(sink Sink) *Follower { return &Follower{sink: sink} }
 
 // State returns how much is known.
 func (f *Follower) State() State {
-	return State{Known: f.some, Since: f.since, Next: f.next, CatchingUp: f.asked}
+	return State{Known: f.some, Since: f.since, Next: f.next, CatchingUp: f.asked && !f.probing}
+}
+
+// Mark returns where the stream has got to, false when nothing of it is known, or not for
+// certain.
+func (f *Follower) Mark() (Mark, bool) {
+	return Mark{Since: f.since, Next: f.next, Last: f.last}, f.some && !f.doubted && !f.another
+}
+
+// Resume begins where a mark says, in place of Start: the sink has what was known there.
+//
+// REQUIRES: nothing was done before.
+func (f *Follower) Resume(m Mark) Ask {
+	f.some, f.since, f.next, f.last = true, m.Since, m.Next, m.Last
+	return f.Doubt()
 }
 
 // Stats returns the counters.
@@ -105,9 +128,8 @@ const (
 
 // Start begins with nothing known.
 //
-// REQUIRES: it is called at the start, and whenever the connection was lost: a publisher
-// that was started anew and whose numbers happen to go on where the other's ended is
-// told by nothing else.
+// REQUIRES: it is called at the start, and, where nobody can be asked for a replay, whenever
+// the connection was lost, see Doubt.
 func (f *Follower) Start() Ask {
 	f.forget()
 	f.lively, f.unanswered = false, 0
@@ -115,10 +137,38 @@ func (f *Follower) Start() Ask {
 	return f.ask()
 }
 
+// Doubt asks whether the publisher is still the one that was followed. What is known stays
+// until that is answered, and is forgotten when it is not.
+//
+// REQUIRES: it is called whenever the connection was lost: a publisher that was started
+// anew and whose numbers happen to go on where the other's ended is told by nothing else.
+func (f *Follower) Doubt() Ask {
+	if !f.some {
+		return f.Start()
+	}
+	f.lively, f.unanswered = false, 0
+	f.held, f.heldBytes = nil, 0
+	ask := f.ask()
+	f.doubted = true
+	return ask
+}
+
+// Probe asks for what was applied last: where nothing comes, the answer says that the
+// publisher is there, that it is the same, and what was told last and not heard.
+func (f *Follower) Probe() Ask {
+	if f.asked {
+		return Ask{}
+	}
+	ask := f.ask()
+	f.probing = f.some
+	return ask
+}
+
 // ask asks for what is missing, and for the message before it: it shows whether the
 // publisher is still the same.
 func (f *Follower) ask() Ask {
 	f.asked, f.wanted, f.checked, f.another, f.anew = true, f.next, !f.some, false, false
+	f.doubted, f.probing = false, false
 	if !f.some {
 		return Ask{Wanted: true}
 	}
@@ -132,6 +182,7 @@ func (f *Follower) Retry() Ask {
 		return Ask{}
 	}
 	f.asked, f.wanted, f.checked, f.another, f.anew = true, 0, true, false, true
+	f.doubted, f.probing = false, false
 	return Ask{Wanted: true}
 }
 
@@ -139,6 +190,7 @@ func (f *Follower) Retry() Ask {
 func (f *Follower) forget() {
 	f.sink.Clear()
 	f.next, f.since, f.some = 0, 0, false
+	f.checked, f.doubted = true, false
 	f.ahead = f.ahead[:0]
 }
 
@@ -211,6 +263,14 @@ func (f *Follower) Replayed(m kvevents.Message) Ask {
 		return Ask{} // of a replay that was given up
 	case m.End:
 		f.unanswered = 0
+		if f.some && !f.checked && !f.another {
+			// It has nothing of what it is thought to have told.
+			f.stats.Restarts++
+			held := f.held
+			ask := f.Start()
+			f.keep(held)
+			return ask
+		}
 		return f.ended()
 	case f.another:
 		return Ask{}
@@ -238,6 +298,7 @@ func (f *Follower) check(m kvevents.Message) {
 		return
 	}
 	f.checked = true
+	f.doubted = false
 	if xxh3.Hash(m.Payload) != f.last {
 		f.stats.Restarts++
 		f.forget()
@@ -253,6 +314,9 @@ func (f *Follower) Unanswered() Ask {
 		return Ask{}
 	}
 	f.unanswered++
+	if f.doubted {
+		f.forget()
+	}
 	if ask := f.ended(); ask.Wanted {
 		return ask
 	}

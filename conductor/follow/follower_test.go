@@ -132,7 +132,27 @@ func TestAgainstPublisher(t *testing.T) {
 				p.restart()
 				if rapid.Bool().Draw(t, "is seen") {
 					p.wire = nil
-					take(f.Start())
+					if rapid.Bool().Draw(t, "is doubted") {
+						take(f.Doubt())
+					} else {
+						take(f.Start())
+					}
+				}
+			},
+			"reconnect": func(t *rapid.T) {
+				p.wire = nil
+				take(f.Doubt())
+			},
+			"probe": func(t *rapid.T) {
+				if !pending.Wanted {
+					take(f.Probe())
+				}
+			},
+			"resume": func(t *rapid.T) {
+				if mark, ok := f.Mark(); ok {
+					p.wire = nil
+					f = New(got)
+					pending = f.Resume(mark)
 				}
 			},
 		})
@@ -255,5 +275,69 @@ func TestWhatWaitsIsCounted(t *testing.T) {
 	f.Live(m)
 	if len(f.held) != 1 || f.held[0].Topic != "" || f.heldBytes != 2 {
 		t.Errorf("%d bytes of %d are counted", f.heldBytes, len(f.held[0].Topic)+len(f.held[0].Payload))
+	}
+}
+
+// Whoever was away, or begins where another one has stopped, goes on if the publisher is
+// still the same, and forgets if it is not, or does not answer.
+func TestDoubt(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		answer []kvevents.Message
+		want   string
+		since  uint64
+	}{
+		{"nothing has happened", []kvevents.Message{message(1, "+b"), end()}, "a b", 0},
+		{"more was told", []kvevents.Message{message(1, "+b"), message(2, "-a"), end()}, "b", 0},
+		{"another one, as far", []kvevents.Message{message(1, "+x"), end(), message(0, "+w"), message(1, "+x"), end()}, "w x", 0},
+		{"another one, not so far", []kvevents.Message{end(), message(0, "+w"), end()}, "w", 0},
+		{"what was told last is no longer kept", []kvevents.Message{message(7, "+h"), end()}, "h", 7},
+		{"nobody answers", nil, "", 0},
+	} {
+		got := blocks{"a": true, "b": true}
+		f := New(got)
+		last := New(blocks{})
+		last.Start()
+		last.Replayed(message(0, "+a"))
+		last.Replayed(message(1, "+b"))
+		last.Replayed(end())
+		mark, ok := last.Mark()
+		if ask := f.Resume(mark); !ok || ask != (Ask{Wanted: true, From: 1}) || !f.State().CatchingUp || !got["a"] {
+			t.Fatalf("%s: %+v, %v", c.name, ask, got)
+		}
+		if _, ok := f.Mark(); ok {
+			t.Errorf("%s: what is doubted was given away", c.name)
+		}
+		for _, m := range c.answer {
+			f.Replayed(m)
+		}
+		if c.answer == nil {
+			f.Unanswered()
+		}
+		if held := strings.Join(slices.Sorted(maps.Keys(got)), " "); held != c.want || f.State().Since != c.since || f.State().CatchingUp {
+			t.Errorf("%s: %q, %+v", c.name, held, f.State())
+		}
+	}
+}
+
+// A probe brings what was lost last, and takes nothing for missing until then.
+func TestProbe(t *testing.T) {
+	got := blocks{}
+	f := New(got)
+	f.Start()
+	f.Replayed(end())
+	f.Live(message(0, "+a"))
+	if ask := f.Probe(); ask != (Ask{Wanted: true, From: 0}) || f.State().CatchingUp || f.Probe().Wanted {
+		t.Fatalf("%+v, %+v", ask, f.State())
+	}
+	f.Replayed(message(0, "+a"))
+	f.Replayed(message(1, "+b"))
+	f.Replayed(end())
+	if !got["a"] || !got["b"] || f.State() != (State{Known: true, Next: 2}) {
+		t.Fatalf("%v, %+v", got, f.State())
+	}
+	f.Probe()
+	if ask := f.Unanswered(); ask.Later == 0 || !got["a"] {
+		t.Errorf("%+v, %v: what nobody answers for now was forgotten", ask, got)
 	}
 }
