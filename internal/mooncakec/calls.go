@@ -4,16 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
-)
-
-// Limits of how a put's objects are kept.
-const (
-	maxReplicas     = 64
-	maxSegments     = 64
-	maxSegmentBytes = 512
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // Exist implements mooncake.Engine.
@@ -30,7 +23,7 @@ func (e *Engine) Put(ctx context.Context, how mooncake.Replication, objects []mo
 	if err := mooncake.CheckObjects(uint64(len(e.cfg.Memory)), objects); err != nil {
 		return nil, err
 	}
-	if err := checkHow(&how); err != nil {
+	if err := native.CheckHow(&how); err != nil {
 		return nil, err
 	}
 	how.PreferredSegments, objects = slices.Clone(how.PreferredSegments), slices.Clone(objects)
@@ -62,7 +55,7 @@ func (e *Engine) RemovePrefix(ctx context.Context, prefix string) (int, error) {
 		return 0, err
 	}
 	answers, err := e.call(ctx, laneRemove, 1, nil, func(c *connection) ([]mooncake.Answer, error) {
-		n, err := c.client.removeRegex(regexOf(prefix))
+		n, err := c.client.removeRegex(native.Expression(prefix))
 		return []mooncake.Answer{mooncake.Answer(n)}, err
 	})
 	if err != nil {
@@ -75,7 +68,7 @@ func (e *Engine) RemovePrefix(ctx context.Context, prefix string) (int, error) {
 // answered before the library has read what the call is about, so that is a copy.
 func (e *Engine) call(ctx context.Context, number, n int, objects []mooncake.Object, do func(*connection) ([]mooncake.Answer, error)) ([]mooncake.Answer, error) {
 	op := lanes[number].op
-	s, err := e.ready(op)
+	s, err := e.notice.Session(op)
 	if err != nil {
 		return nil, err
 	}
@@ -91,30 +84,4 @@ func (e *Engine) call(ctx context.Context, number, n int, objects []mooncake.Obj
 		return nil, fmt.Errorf("mooncake: %s: %w", op, err)
 	}
 	return answers, nil
-}
-
-// checkHow refuses what makes no sense.
-func checkHow(how *mooncake.Replication) error {
-	if how.Replicas < 0 || how.Replicas > maxReplicas || len(how.PreferredSegments) > maxSegments {
-		return fmt.Errorf("mooncake: put: %d replicas and %d preferred segments; at most %d and %d", how.Replicas, len(how.PreferredSegments), maxReplicas, maxSegments)
-	}
-	for _, name := range how.PreferredSegments {
-		if name == "" || len(name) > maxSegmentBytes || strings.ContainsRune(name, 0) {
-			return fmt.Errorf("mooncake: put: %.64q is no name of a segment; want host:port", name)
-		}
-	}
-	return nil
-}
-
-// regexOf returns an ECMAScript expression for keys that begin so.
-func regexOf(prefix string) string {
-	var b strings.Builder
-	b.WriteByte('^')
-	for i := range len(prefix) {
-		if strings.IndexByte(`.*+?()[]{}|^$\/`, prefix[i]) >= 0 {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(prefix[i])
-	}
-	return b.String()
 }

@@ -4,23 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"sync"
 	"time"
 
-	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // Engine is a mooncake.Engine over the C library.
 type Engine struct {
-	cfg  Config
-	load func(path string) (library, error)
-
-	mu      sync.Mutex
-	session *session // nil when no client is set up
-	health  mooncake.Health
-	changed chan struct{} // closed and replaced when health changes
+	cfg    Config
+	load   func(path string) (library, error)
+	notice *native.Notice[session]
 }
 
 var _ mooncake.Engine = (*Engine)(nil)
@@ -30,7 +24,7 @@ func New(cfg Config) *Engine { return newEngine(cfg, load) }
 
 func newEngine(cfg Config, load func(path string) (library, error)) *Engine {
 	cfg.Limits.setDefaults()
-	return &Engine{cfg: cfg, load: load, changed: make(chan struct{}), health: mooncake.Health{Reason: "the Mooncake library is not loaded"}}
+	return &Engine{cfg: cfg, load: load, notice: native.NewNotice[session]("the Mooncake library is not loaded")}
 }
 
 // Run keeps a client set up until ctx is done, then ends it. Settings that can never
@@ -39,7 +33,7 @@ func newEngine(cfg Config, load func(path string) (library, error)) *Engine {
 // memory has to stay, out of use, until the process ends.
 func (e *Engine) Run(ctx context.Context) error {
 	if err := e.cfg.check(); err != nil {
-		e.set(nil, mooncake.Health{Reason: err.Error()})
+		e.notice.Set(nil, mooncake.Health{Reason: err.Error()})
 		return fmt.Errorf("mooncake: %w", err)
 	}
 	pause := e.cfg.Limits.FirstPause
@@ -48,12 +42,12 @@ func (e *Engine) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			e.set(nil, mooncake.Health{Reason: "it was ended"})
+			e.notice.Set(nil, mooncake.Health{Reason: "it was ended"})
 			return ctx.Err()
 		case <-timer.C:
 		}
 		served, err := e.runClient(ctx)
-		e.set(nil, mooncake.Health{Reason: err.Error()})
+		e.notice.Set(nil, mooncake.Health{Reason: err.Error()})
 		switch {
 		case errors.Is(err, ErrLeft):
 			return fmt.Errorf("mooncake: %w", err)
@@ -74,9 +68,9 @@ func (e *Engine) runClient(ctx context.Context) (served time.Duration, err error
 	if err != nil {
 		return 0, err
 	}
-	s := newSession(c, e.cfg.Limits, e.cfg.Hold, e.tell)
+	s := newSession(c, e.cfg.Limits, e.cfg.Hold, e.notice.Tell)
 	begun := time.Now()
-	e.set(s, c.health)
+	e.notice.Set(s, c.health)
 	e.cfg.Log.Info("the Mooncake library is ready", "library", e.cfg.Library, "segment", c.health.Segment, "pins", c.health.Versions["pins"])
 	err = s.run(ctx)
 	return time.Since(begun), err
@@ -116,62 +110,21 @@ func (e *Engine) open(ctx context.Context) (*connection, error) {
 		if ended == nil {
 			return nil, err
 		}
-		e.set(nil, mooncake.Health{Reason: err.Error()})
+		e.notice.Set(nil, mooncake.Health{Reason: err.Error()})
 		e.cfg.Log.Warn("the Mooncake library does not get ready", "error", err)
 	}
 }
 
-// set notes what became of the client.
-func (e *Engine) set(s *session, health mooncake.Health) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	health.Starts = e.health.Starts
-	if s != nil {
-		health.Starts++
-	}
-	e.session, e.health = s, health
-	e.tellLocked()
-}
-
-// tell tells who waits that health has changed.
-func (e *Engine) tell() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.tellLocked()
-}
-
-func (e *Engine) tellLocked() {
-	close(e.changed)
-	e.changed = make(chan struct{})
-}
-
 // Changed returns a channel that is closed when Health changes.
-func (e *Engine) Changed() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.changed
-}
+func (e *Engine) Changed() <-chan struct{} { return e.notice.Changed() }
 
 // Health implements mooncake.Engine.
 func (e *Engine) Health() mooncake.Health {
-	e.mu.Lock()
-	s, health := e.session, e.health
-	e.mu.Unlock()
-	health.Versions = maps.Clone(health.Versions)
+	health, s := e.notice.Health()
 	if s != nil {
 		if err := s.refusal(); err != nil {
 			health.Ready, health.Reason = false, err.Error()
 		}
 	}
 	return health
-}
-
-// ready returns the session that takes calls.
-func (e *Engine) ready(op string) (*session, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.session == nil {
-		return nil, fmt.Errorf("mooncake: %s: %w: %s", op, store.ErrUnavailable, e.health.Reason)
-	}
-	return e.session, nil
 }

@@ -1,10 +1,6 @@
 package mooncakec
 
-import (
-	"time"
-
-	"github.com/mooncake-sidecar/sidecar/store/mooncake"
-)
+import "time"
 
 // lane is a kind of calls.
 type lane struct {
@@ -36,18 +32,3 @@ var lanes = [laneCount]lane{
 
 func question(l *Limits) time.Duration { return l.Question }
 func transfer(l *Limits) time.Duration { return l.Transfer }
-
-// mayGoOn tells whether answers leave open that the library still moves bytes.
-// Mooncake gives a transfer up without ending it; of a put that it gave up, the end
-// of its books may be answered.
-func mayGoOn(number int, answers []mooncake.Answer) mooncake.Code {
-	if !lanes[number].transfer {
-		return 0
-	}
-	for _, a := range answers {
-		if code := a.Code(); code == mooncake.CodeTransferFailed || number == lanePut && code == mooncake.CodeNotFound {
-			return code
-		}
-	}
-	return 0
-}

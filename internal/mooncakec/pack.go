@@ -139,7 +139,7 @@ func (p *block) fillObjects(memory uint64, objects []mooncake.Object) {
 
 // fillHow writes how objects are kept.
 //
-// REQUIRES: checkHow.
+// REQUIRES: native.CheckHow.
 func (p *block) fillHow(form pins, how *mooncake.Replication) {
 	s := p.b[p.how:][:howBytes]
 	clear(s)

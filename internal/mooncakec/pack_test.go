@@ -3,12 +3,12 @@ package mooncakec
 import (
 	"bytes"
 	"encoding/binary"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // reader reads a block as C does: by addresses.
@@ -54,7 +54,7 @@ func FuzzBlock(f *testing.F) {
 		if segments != "" {
 			how.PreferredSegments = strings.Split(segments, ",")
 		}
-		if mooncake.CheckObjects(memoryBytes, objects) != nil || checkHow(&how) != nil {
+		if mooncake.CheckObjects(memoryBytes, objects) != nil || native.CheckHow(&how) != nil {
 			return // refused before there is a block
 		}
 		p := plan(len(objects), textOfObjects(objects), true, &how)
@@ -153,17 +153,5 @@ func TestAnswerWidths(t *testing.T) {
 	}
 	if got, err := p.readAnswers("get", answer64, func(int) uint64 { return 1<<40 - 1 }); err == nil {
 		t.Errorf("%v, want an error", got)
-	}
-}
-
-// TestHowRefused: what C would read wrongly is not sent.
-func TestHowRefused(t *testing.T) {
-	for i, how := range []mooncake.Replication{
-		{Replicas: -1}, {Replicas: maxReplicas + 1}, {PreferredSegments: []string{""}}, {PreferredSegments: []string{"a\x00b"}},
-		{PreferredSegments: []string{strings.Repeat("s", maxSegmentBytes+1)}}, {PreferredSegments: strings.Split(strings.Repeat("a:1,", maxSegments)+"b", ",")},
-	} {
-		if checkHow(&how) == nil {
-			t.Errorf("%d was not refused: %s", i, fmt.Sprintf("%.80v", how))
-		}
 	}
 }

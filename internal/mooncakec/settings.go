@@ -10,6 +10,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // Limits are how long things may take. What is 0 has a default.
@@ -112,24 +113,13 @@ func (c *Config) settings() (*settings, error) {
 	}, nil
 }
 
-// environment are variables for the library, which it has no arguments for.
-var environment = [...]struct{ name, value string }{
-	// A wrong address costs one attempt, and not twenty.
-	{"MC_STORE_CLIENT_SETUP_RETRIES", "1"},
-	// Or each transfer has a connection of its own.
-	{"MC_TCP_ENABLE_CONNECTION_POOL", "1"},
-	// A call with more slices than a queue holds waits for a minute and fails.
-	{"MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER", "65535"},
-	{"MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER", "65535"},
-}
-
-// setEnvironment sets them where the environment of this process does not.
+// setEnvironment sets the client's variables where the environment of this process does not.
 func setEnvironment() error {
-	for _, v := range environment {
-		if _, given := os.LookupEnv(v.name); given {
+	for _, v := range native.Environment() {
+		if _, given := os.LookupEnv(v.Name); given {
 			continue
 		}
-		if err := os.Setenv(v.name, v.value); err != nil {
+		if err := os.Setenv(v.Name, v.Value); err != nil {
 			return fmt.Errorf("environment: %w", err)
 		}
 	}

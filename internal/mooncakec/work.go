@@ -7,6 +7,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // work makes a call, and ends it when the library does not touch its ranges any
@@ -15,10 +16,10 @@ func (s *session) work(c *call, do func() ([]mooncake.Answer, error)) {
 	answers, err := do()
 	var goesOn error
 	if time.Since(c.begun) >= s.limits.Failure {
-		op := lanes[c.lane].op
-		if code := mayGoOn(c.lane, answers); code != 0 {
+		op, transfer := lanes[c.lane].op, lanes[c.lane].transfer
+		if code := native.MayGoOn(c.lane == lanePut, answers); code != 0 && transfer {
 			goesOn = fmt.Errorf("%s: a transfer was given up: %w", op, &mooncake.Error{Op: op, Code: code})
-		} else if err != nil && lanes[c.lane].transfer {
+		} else if err != nil && transfer {
 			goesOn = fmt.Errorf("%s: a transfer failed: %w", op, err)
 		}
 	}

@@ -17,6 +17,16 @@ func shortLease() mooncake.Options {
 	return mooncake.Options{ClientOptions: mooncake.ClientOptions{Lease: 4 * time.Second}}
 }
 
+// leased returns two nodes on a cluster that gives leases; the other has put chunk 1.
+func leased(t *testing.T) (cluster *mooncaketest.Cluster, r, other *rig) {
+	t.Helper()
+	cluster = mooncaketest.NewCluster(0)
+	r, other = newRig(t, cluster, shortLease()), newRig(t, cluster, shortLease())
+	other.mustPut(1)
+	cluster.GiveLeases()
+	return cluster, r, other
+}
+
 // existence asks for chunk i.
 func (r *rig) existence(i int) kv.Existence {
 	r.t.Helper()
@@ -69,10 +79,7 @@ func TestResetWithoutTime(t *testing.T) {
 // TestLeaseRenewed: what another node leases again and again is never found here,
 // however many removals find nothing to remove.
 func TestLeaseRenewed(t *testing.T) {
-	cluster := mooncaketest.NewCluster(0)
-	r, other := newRig(t, cluster, shortLease()), newRig(t, cluster, shortLease())
-	other.mustPut(1)
-	cluster.GiveLeases()
+	cluster, r, _ := leased(t)
 	if found := r.existence(1); found != kv.Present {
 		t.Fatalf("it is %s", found)
 	}
@@ -89,10 +96,7 @@ func TestLeaseRenewed(t *testing.T) {
 // TestQuestionAcrossReset: a question that was under way when the reset came leases
 // for a whole lease more.
 func TestQuestionAcrossReset(t *testing.T) {
-	cluster := mooncaketest.NewCluster(0)
-	r, other := newRig(t, cluster, shortLease()), newRig(t, cluster, shortLease())
-	other.mustPut(1)
-	cluster.GiveLeases()
+	cluster, r, other := leased(t)
 	other.expect(1, true)
 	asked, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	r.engine.SetFault(only("exist", mooncaketest.Fault{Wait: func(context.Context) { close(asked); <-goOn }}))
@@ -120,10 +124,7 @@ func TestQuestionAcrossReset(t *testing.T) {
 // TestGivenUpQuestion: what a question leases that was given up before a reset is
 // not found either: the engine may be busy with it yet.
 func TestGivenUpQuestion(t *testing.T) {
-	cluster := mooncaketest.NewCluster(0)
-	r, other := newRig(t, cluster, shortLease()), newRig(t, cluster, shortLease())
-	other.mustPut(1)
-	cluster.GiveLeases()
+	cluster, r, other := leased(t)
 	other.expect(1, true)
 	r.engine.SetFault(only("exist", mooncaketest.Fault{Err: context.DeadlineExceeded}))
 	if _, err := r.Existence(t.Context(), r.ns, []store.ChunkKey{{Hash: hashOf(1)}}); err == nil {
@@ -144,10 +145,7 @@ func TestGivenUpQuestion(t *testing.T) {
 // TestSilentDuringReset: a master that was stopped answers when it goes on what it
 // was asked before, so that the lease counts from its first answer.
 func TestSilentDuringReset(t *testing.T) {
-	cluster := mooncaketest.NewCluster(0)
-	r, other := newRig(t, cluster, shortLease()), newRig(t, cluster, shortLease())
-	other.mustPut(1)
-	cluster.GiveLeases()
+	cluster, r, other := leased(t)
 	other.expect(1, true)
 	r.engine.SetFault(func(string, []string) mooncaketest.Fault { return mooncaketest.Fault{Err: mooncaketest.ErrDown} })
 	if _, err := r.Reset(t.Context(), r.ns); err == nil {

@@ -246,17 +246,22 @@ func keysOf(objects []mooncake.Object) []string {
 	return keys
 }
 
+// beginTransfer is begin for put and get. done, which is never nil, ends it.
+func (e *Engine) beginTransfer(ctx context.Context, op string, objects []mooncake.Object) (f Fault, done func(), err error) {
+	if err = mooncake.CheckObjects(uint64(len(e.memory)), objects); err != nil {
+		return f, func() {}, err
+	}
+	if done, err = e.transferring(objects, op == "get"); err != nil {
+		return f, func() {}, err
+	}
+	f, err = e.begin(ctx, op, keysOf(objects))
+	return f, done, err
+}
+
 // Put implements mooncake.Engine.
 func (e *Engine) Put(ctx context.Context, how mooncake.Replication, objects []mooncake.Object) ([]mooncake.Answer, error) {
-	if err := mooncake.CheckObjects(uint64(len(e.memory)), objects); err != nil {
-		return nil, err
-	}
-	done, err := e.transferring(objects, false)
-	if err != nil {
-		return nil, err
-	}
+	f, done, err := e.beginTransfer(ctx, "put", objects)
 	defer done()
-	f, err := e.begin(ctx, "put", keysOf(objects))
 	if err != nil {
 		return nil, err
 	}
@@ -286,15 +291,8 @@ func (e *Engine) Put(ctx context.Context, how mooncake.Replication, objects []mo
 
 // Get implements mooncake.Engine.
 func (e *Engine) Get(ctx context.Context, objects []mooncake.Object) ([]mooncake.Answer, error) {
-	if err := mooncake.CheckObjects(uint64(len(e.memory)), objects); err != nil {
-		return nil, err
-	}
-	done, err := e.transferring(objects, true)
-	if err != nil {
-		return nil, err
-	}
+	f, done, err := e.beginTransfer(ctx, "get", objects)
 	defer done()
-	f, err := e.begin(ctx, "get", keysOf(objects))
 	if err != nil {
 		return nil, err
 	}

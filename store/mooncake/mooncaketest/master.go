@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"syscall"
 	"testing"
@@ -40,7 +39,7 @@ type Master struct {
 	Config  cluster.Config
 	process *os.Process
 	log     *bytes.Buffer
-	exited  chan struct{}
+	exited  <-chan struct{}
 	program string
 	ports   []int // of calls, metadata and metrics
 }
@@ -91,28 +90,15 @@ func (m *Master) Signal(t testing.TB, signal syscall.Signal) {
 
 func startOn(program string, ports []int) (*Master, error) {
 	rpc, metadata := "127.0.0.1:"+strconv.Itoa(ports[0]), "127.0.0.1:"+strconv.Itoa(ports[1])
-	m := &Master{program: program, ports: ports, exited: make(chan struct{}), log: &bytes.Buffer{}, Config: cluster.Config{
+	m := &Master{program: program, ports: ports, log: &bytes.Buffer{}, Config: cluster.Config{
 		MetadataServer: "http://" + metadata + "/metadata", MasterServerAddress: rpc, Protocol: "tcp", Mode: cluster.ModeStandalone,
 		LocalBufferBytes: cluster.DefaultBufferBytes, TenantID: cluster.DefaultTenant, LocalHostname: "127.0.0.1",
 	}}
 	cmd := exec.Command(program, "--rpc_port="+strconv.Itoa(ports[0]), "--enable_http_metadata_server=true",
 		"--http_metadata_server_port="+strconv.Itoa(ports[1]), "--metrics_port="+strconv.Itoa(ports[2]), "--enable_metric_reporting=false")
 	cmd.Stdout, cmd.Stderr = m.log, m.log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	started := make(chan error)
-	go func() {
-		// The kernel takes the end of the thread that started it for its parent's
-		// death, and threads of Go end.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		err := cmd.Start()
-		started <- err
-		if err == nil {
-			_ = cmd.Wait() // killed, mostly
-		}
-		close(m.exited)
-	}()
-	if err := <-started; err != nil {
+	var err error
+	if m.exited, err = startChild(cmd); err != nil {
 		return nil, fmt.Errorf("mooncake_master: %w", err)
 	}
 	m.process = cmd.Process

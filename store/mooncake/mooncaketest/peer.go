@@ -8,10 +8,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 )
 
@@ -35,7 +33,6 @@ func StartPeer(t testing.TB, python string, master *Master, lentBytes uint64) *P
 	cmd := exec.Command(python, "-I", "-u", "-c", peerSource, master.Config.MetadataServer, master.Config.MasterServerAddress, strconv.FormatUint(lentBytes, 10))
 	cmd.Env = append(Environ(), "MC_STORE_CLIENT_SETUP_RETRIES=1")
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -44,21 +41,13 @@ func StartPeer(t testing.TB, python string, master *Master, lentBytes uint64) *P
 	if err != nil {
 		t.Fatal(err)
 	}
-	started, ended := make(chan error), make(chan struct{})
-	go func() {
-		runtime.LockOSThread() // as for the master
-		defer runtime.UnlockOSThread()
-		started <- cmd.Start()
-		<-ended
-	}()
-	if err := <-started; err != nil {
-		close(ended)
+	exited, err := startChild(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		defer close(ended)
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Process.Kill() // it may be dead already
+		<-exited
 	})
 	p := &Peer{t: t, in: in, out: bufio.NewReader(out)}
 	if err := p.answer(&p.Segment); err != nil {

@@ -6,23 +6,20 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // Engine is a mooncake.Engine that keeps a side process running.
 type Engine struct {
-	cfg Config
-
-	mu      sync.Mutex
-	session *session // nil when no process is ready
-	pid     int      // of the ready process, 0 for none
-	health  mooncake.Health
-	changed chan struct{} // closed and replaced when health changes
+	cfg    Config
+	notice *native.Notice[session]
+	pid    atomic.Int64 // of the ready process, 0 for none
 }
 
 var _ mooncake.Engine = (*Engine)(nil)
@@ -30,7 +27,7 @@ var _ mooncake.Engine = (*Engine)(nil)
 // New returns an engine; Run starts its process.
 func New(cfg Config) *Engine {
 	cfg.Limits.setDefaults()
-	return &Engine{cfg: cfg, changed: make(chan struct{}), health: mooncake.Health{Reason: "the side process is not started"}}
+	return &Engine{cfg: cfg, notice: native.NewNotice[session]("the side process is not started")}
 }
 
 // Run keeps a process running until ctx is done, and waits for its end.
@@ -45,7 +42,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			e.set(nil, mooncake.Health{Reason: "it was ended"})
+			e.notice.Set(nil, mooncake.Health{Reason: "it was ended"})
 			return ctx.Err()
 		case <-timer.C:
 		}
@@ -65,14 +62,14 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) runProcess(ctx context.Context) (served time.Duration, err error) {
 	p, err := start(&e.cfg)
 	if err != nil {
-		e.set(nil, mooncake.Health{Reason: err.Error()})
+		e.notice.Set(nil, mooncake.Health{Reason: err.Error()})
 		return 0, err
 	}
 	defer p.close()
 	h, r, err := p.greet(ctx, &e.cfg)
 	if err != nil {
 		p.kill()
-		e.set(nil, mooncake.Health{Reason: err.Error()})
+		e.notice.Set(nil, mooncake.Health{Reason: err.Error()})
 		return 0, err
 	}
 	versions := maps.Clone(r.Versions)
@@ -83,18 +80,18 @@ func (e *Engine) runProcess(ctx context.Context) (served time.Duration, err erro
 	release, err := e.hold(p)
 	if err != nil {
 		p.kill()
-		e.set(nil, mooncake.Health{Reason: err.Error()})
+		e.notice.Set(nil, mooncake.Health{Reason: err.Error()})
 		return 0, err
 	}
 	defer release()
 	s := newSession(p.conn, e.cfg.Limits, p.kill)
 	begun := time.Now()
-	e.setPID(p.cmd.Process.Pid)
-	defer e.setPID(0)
-	e.set(s, mooncake.Health{Ready: true, Note: textOf([]byte(r.Text)), Versions: versions, Segment: r.Segment})
+	e.pid.Store(int64(p.cmd.Process.Pid))
+	defer e.pid.Store(0)
+	e.notice.Set(s, mooncake.Health{Ready: true, Note: textOf([]byte(r.Text)), Versions: versions, Segment: r.Segment})
 	e.cfg.Log.Info("the Mooncake side process is ready", "pid", p.cmd.Process.Pid, "mooncake", versions["mooncake"], "segment", r.Segment, "probe", r.Text)
 	err = e.serve(ctx, p, s)
-	e.set(nil, mooncake.Health{Reason: err.Error()})
+	e.notice.Set(nil, mooncake.Health{Reason: err.Error()})
 	return time.Since(begun), err
 }
 
@@ -123,7 +120,7 @@ func (e *Engine) serve(ctx context.Context, p *process, s *session) error {
 	select {
 	case <-ctx.Done():
 		// Calls fail from now on; the process is asked to leave.
-		e.set(nil, mooncake.Health{Reason: "it is being ended"})
+		e.notice.Set(nil, mooncake.Health{Reason: "it is being ended"})
 		_ = p.conn.CloseWrite() // a process that does not hear it is killed
 		timer := time.AfterFunc(e.cfg.Limits.Close, func() { s.condemn(errors.New("it did not end by itself")) })
 		<-p.exited
@@ -165,55 +162,23 @@ func (s *session) ping(ctx context.Context) {
 	}
 }
 
-// set notes what became of the process.
-func (e *Engine) set(s *session, health mooncake.Health) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	health.Starts = e.health.Starts
-	if s != nil {
-		health.Starts++
-	}
-	e.session, e.health = s, health
-	close(e.changed)
-	e.changed = make(chan struct{})
-}
-
 // Health implements mooncake.Engine.
 func (e *Engine) Health() mooncake.Health {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	health := e.health
-	health.Versions = maps.Clone(health.Versions)
+	health, _ := e.notice.Health()
 	return health
 }
 
-func (e *Engine) setPID(pid int) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.pid = pid
-}
+// Changed returns a channel that is closed when Health changes.
+func (e *Engine) Changed() <-chan struct{} { return e.notice.Changed() }
 
 // PID returns the number of the ready process, 0 when there is none.
-func (e *Engine) PID() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.pid
-}
-
-// Changed returns a channel that is closed when Health changes.
-func (e *Engine) Changed() <-chan struct{} {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.changed
-}
+func (e *Engine) PID() int { return int(e.pid.Load()) }
 
 // call makes a call of the ready process.
 func (e *Engine) call(ctx context.Context, op string, lane int, kind byte, n int, body func(dst []byte) []byte) ([]mooncake.Answer, error) {
-	e.mu.Lock()
-	s, reason := e.session, e.health.Reason
-	e.mu.Unlock()
-	if s == nil {
-		return nil, fmt.Errorf("mooncake: %s: %w: %s", op, store.ErrUnavailable, reason)
+	s, err := e.notice.Session(op)
+	if err != nil {
+		return nil, err
 	}
 	answers, err := s.call(ctx, lane, kind, n, body)
 	if err != nil {
@@ -235,7 +200,7 @@ func (e *Engine) Put(ctx context.Context, how mooncake.Replication, objects []mo
 	if err := e.check(objects); err != nil {
 		return nil, err
 	}
-	if err := checkHow(&how); err != nil {
+	if err := native.CheckHow(&how); err != nil {
 		return nil, err
 	}
 	return e.call(ctx, "put", lanePut, kindPut, len(objects), func(dst []byte) []byte { return appendHow(appendObjects(dst, objects), &how) })
@@ -262,7 +227,7 @@ func (e *Engine) RemovePrefix(ctx context.Context, prefix string) (int, error) {
 	if err := mooncake.CheckPrefix(prefix); err != nil {
 		return 0, err
 	}
-	answers, err := e.call(ctx, "remove", laneRemove, kindRemoveRegex, 1, func(dst []byte) []byte { return appendKeys(dst, []string{regexOf(prefix)}) })
+	answers, err := e.call(ctx, "remove", laneRemove, kindRemoveRegex, 1, func(dst []byte) []byte { return appendKeys(dst, []string{native.Expression(prefix)}) })
 	if err != nil {
 		return 0, err
 	}
@@ -274,24 +239,4 @@ func (e *Engine) RemovePrefix(ctx context.Context, prefix string) (int, error) {
 
 func (e *Engine) check(objects []mooncake.Object) error {
 	return mooncake.CheckObjects(uint64(len(e.cfg.Memory.Bytes())), objects)
-}
-
-// maxSegments bounds the preferred segments of a put, maxSegmentBytes each name.
-const (
-	maxReplicas     = 64
-	maxSegments     = 64
-	maxSegmentBytes = 512
-)
-
-// checkHow refuses what can't be sent.
-func checkHow(how *mooncake.Replication) error {
-	if how.Replicas < 0 || how.Replicas > maxReplicas || len(how.PreferredSegments) > maxSegments {
-		return fmt.Errorf("mooncake: put: %d replicas and %d preferred segments; at most %d and %d", how.Replicas, len(how.PreferredSegments), maxReplicas, maxSegments)
-	}
-	for _, name := range how.PreferredSegments {
-		if name == "" || len(name) > maxSegmentBytes || strings.ContainsRune(name, 0) {
-			return fmt.Errorf("mooncake: put: %.64q is no name of a segment; want host:port", name)
-		}
-	}
-	return nil
 }

@@ -13,7 +13,6 @@ var (
 	AppendFrame = func(call uint32, kind byte, body []byte) []byte {
 		return endFrame(append(beginFrame(nil, call, kind), body...))
 	}
-	RegexOf  = regexOf
 	Severity = severity
 )
 

@@ -188,16 +188,3 @@ func answersOf(f frame, n int) ([]mooncake.Answer, error) {
 func textOf(body []byte) string {
 	return strings.ToValidUTF8(string(body[:min(len(body), maxText)]), "\ufffd")
 }
-
-// regexOf returns an ECMAScript expression for keys that begin so.
-func regexOf(prefix string) string {
-	var b strings.Builder
-	b.WriteByte('^')
-	for i := range len(prefix) {
-		if strings.IndexByte(`.*+?()[]{}|^$\/`, prefix[i]) >= 0 {
-			b.WriteByte('\\')
-		}
-		b.WriteByte(prefix[i])
-	}
-	return b.String()
-}

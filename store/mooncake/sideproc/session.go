@@ -11,6 +11,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // lane is a kind of calls.
@@ -20,13 +21,6 @@ type lane struct {
 	// transfer: the process moves bytes of the memory meanwhile.
 	transfer bool
 	limit    func(*Limits) time.Duration
-}
-
-// mayGoOn tells whether an answer of the lane leaves open that the process still
-// moves bytes of the key. Mooncake gives a transfer up without ending it; of a put
-// that it gave up, the end of its books may be answered.
-func (l *lane) mayGoOn(number int, code mooncake.Code) bool {
-	return l.transfer && (code == mooncake.CodeTransferFailed || number == lanePut && code == mooncake.CodeNotFound)
 }
 
 // Numbers of lanes.
@@ -238,10 +232,8 @@ func (s *session) call(ctx context.Context, number int, kind byte, n int, body f
 	if time.Since(begun) < s.limits.Failure {
 		return answers, err
 	}
-	for _, a := range answers {
-		if code := a.Code(); lanes[number].mayGoOn(number, code) {
-			return nil, s.outlive(fmt.Errorf("%s: a transfer was given up: %w", lanes[number].name, &mooncake.Error{Op: lanes[number].name, Code: code}))
-		}
+	if code := native.MayGoOn(number == lanePut, answers); code != 0 && lanes[number].transfer {
+		return nil, s.outlive(fmt.Errorf("%s: a transfer was given up: %w", lanes[number].name, &mooncake.Error{Op: lanes[number].name, Code: code}))
 	}
 	return answers, err
 }

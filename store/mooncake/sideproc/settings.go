@@ -11,6 +11,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
+	"github.com/mooncake-sidecar/sidecar/store/mooncake/native"
 )
 
 // Memory is the memory file that calls are about.
@@ -123,23 +124,12 @@ func (c *Config) settings() (*settings, error) {
 	return s, nil
 }
 
-// wanted are variables for Mooncake, where the environment does not have them.
-var wanted = map[string]string{
-	// A wrong address costs one attempt, and not twenty.
-	"MC_STORE_CLIENT_SETUP_RETRIES": "1",
-	// Or each transfer has a connection of its own.
-	"MC_TCP_ENABLE_CONNECTION_POOL": "1",
-	// A call with more slices than a queue holds waits for a minute and fails.
-	"MC_TCP_MAX_QUEUED_TRANSFERS_PER_PEER":   "65535",
-	"MC_TCP_MAX_PENDING_ADMISSIONS_PER_PEER": "65535",
-}
-
 // environ returns the process's environment.
 func environ(from []string) []string {
 	env := slices.Clone(from)
-	for name, value := range wanted {
-		if !slices.ContainsFunc(env, func(entry string) bool { return strings.HasPrefix(entry, name+"=") }) {
-			env = append(env, name+"="+value)
+	for _, v := range native.Environment() {
+		if !slices.ContainsFunc(env, func(entry string) bool { return strings.HasPrefix(entry, v.Name+"=") }) {
+			env = append(env, v.Name+"="+v.Value)
 		}
 	}
 	return env

@@ -1,20 +1,13 @@
 package sideproc_test
 
 import (
-	"fmt"
-	"sync/atomic"
 	"testing"
 
-	"github.com/mooncake-sidecar/sidecar/internal/kv"
-	"github.com/mooncake-sidecar/sidecar/store"
-	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/mooncaketest"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/sideproc"
-	"github.com/mooncake-sidecar/sidecar/store/storetest"
 )
 
-// TestStore is the behaviour of every store, on a real master: with our keys, and
-// with the in-tree connector's.
+// TestStore is the behaviour of every store, on a real master.
 func TestStore(t *testing.T) {
 	t.Parallel()
 	python := mooncaketest.Python(t)
@@ -23,34 +16,5 @@ func TestStore(t *testing.T) {
 	memory := newMemory(t, 4<<20)
 	e := run(t, sideproc.Config{Python: python, Cluster: master.Config, Memory: memory})
 	await(t, e, isReady)
-	var stores atomic.Int64
-	for name, inTree := range map[string]bool{"our keys": false, "in-tree keys": true} {
-		t.Run(name, func(t *testing.T) {
-			storetest.TestStore(t, func(t *testing.T) store.Store {
-				// Every store begins empty: its keys are its own.
-				prefix := fmt.Sprintf("store-%d@", stores.Add(1))
-				s, err := mooncake.New(mooncake.Options{Staging: mooncake.Range{Bytes: 4 << 20}, ClientOptions: mooncake.ClientOptions{
-					Engine: e, Memory: memory.Bytes(), Log: quiet(t),
-					Keys: func(spec *kv.NamespaceSpec) (mooncake.Keyspace, error) {
-						mine := *spec
-						mine.CachePrefix = prefix
-						if inTree {
-							mine.KeySpace = prefix + spec.Model
-						}
-						return mooncake.NamespaceKeys(&mine)
-					},
-				}})
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(func() {
-					s.Close()
-					if stats := s.Stats(); stats.StagingFree != stats.StagingBytes {
-						t.Errorf("%d bytes of staging are not free", stats.StagingBytes-stats.StagingFree)
-					}
-				})
-				return s
-			})
-		})
-	}
+	mooncaketest.TestStore(t, mooncaketest.Rig{Engine: e, Memory: memory.Bytes()})
 }
