@@ -16,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/mooncake-sidecar/sidecar/bench/machine"
 )
 
 // Hosts launches systems with hosts/host.py.
@@ -186,7 +188,10 @@ func (s *hostedSystem) Forget(ctx context.Context, external bool) error {
 
 func (s *hostedSystem) Idle(ctx context.Context) (bool, error) { return s.client.Idle(ctx) }
 
-func (s *hostedSystem) CPUTime() (time.Duration, error) { return sessionTime("/proc", s.sessions) }
+func (s *hostedSystem) CPUTime() (time.Duration, error) {
+	all, err := machine.Processes("/proc")
+	return machine.Used(machine.InSessions(all, s.sessions)), err
+}
 
 // HoldPrograms implements System.
 func (s *hostedSystem) HoldPrograms() (int64, error) {

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mooncake-sidecar/sidecar/bench/machine"
 )
 
 // programs are file pages that are held in memory: code and constants of the
@@ -27,13 +29,13 @@ type extent struct{ from, to int64 }
 // holdPrograms holds all that the processes of the sessions have mapped of files
 // now, and returns how many bytes that is.
 func holdPrograms(proc string, sessions []int) (*programs, int64, error) {
-	pids, err := sessionProcesses(proc, sessions)
+	all, err := machine.Processes(proc)
 	if err != nil {
 		return nil, 0, err
 	}
 	mapped := map[string][]extent{}
-	for _, pid := range pids {
-		maps, err := os.ReadFile(proc + "/" + pid + "/maps")
+	for _, p := range machine.InSessions(all, sessions) {
+		maps, err := os.ReadFile(fmt.Sprintf("%s/%d/maps", proc, p.PID))
 		if errors.Is(err, fs.ErrNotExist) || isGone(err) {
 			continue
 		}
@@ -41,7 +43,7 @@ func holdPrograms(proc string, sessions []int) (*programs, int64, error) {
 			return nil, 0, fmt.Errorf("reading a process's mappings: %w", err)
 		}
 		if err := addExtents(mapped, maps); err != nil {
-			return nil, 0, fmt.Errorf("process %s: %w", pid, err)
+			return nil, 0, fmt.Errorf("process %d: %w", p.PID, err)
 		}
 	}
 	held := &programs{}

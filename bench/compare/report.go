@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/mooncake-sidecar/sidecar/bench/machine"
 )
 
 // Report is what a run found, with the samples that its figures come from.
 type Report struct {
-	Machine Machine       `json:"machine"`
+	Machine machine.Facts `json:"machine"`
 	Options Options       `json:"options"`
 	Warm    []WarmRow     `json:"warm,omitempty"`
 	Cold    []ColdRow     `json:"cold,omitempty"`
@@ -17,15 +19,6 @@ type Report struct {
 	// DisturbedPairs were measured beside other work, since it did not end.
 	DisturbedPairs int    `json:"disturbed_pairs"`
 	Pairs          []Pair `json:"pairs"`
-}
-
-// Machine is where the run was.
-type Machine struct {
-	CPUs      int    `json:"cpus"`
-	CPUModel  string `json:"cpu_model"`
-	MemoryGiB int    `json:"memory_gib"`
-	// Load is the load average at the begin: other work shows in the figures.
-	Load string `json:"load"`
 }
 
 // WarmRow is a system's overhead of a warm hit. Times are medians in milliseconds.
@@ -88,8 +81,8 @@ const coldLimit = 1.03
 var remoteLimits = map[string]float64{"kv2k": 0.75, "kv64k": 0.5}
 
 // NewReport computes all figures.
-func NewReport(machine Machine, options Options, pairs []Pair) *Report {
-	r := &Report{Machine: machine, Options: options, Pairs: pairs}
+func NewReport(at machine.Facts, options Options, pairs []Pair) *Report {
+	r := &Report{Machine: at, Options: options, Pairs: pairs}
 	for _, pair := range pairs {
 		if pair.OthersShare > options.MaxOthers {
 			r.DisturbedPairs++

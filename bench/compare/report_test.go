@@ -3,6 +3,8 @@ package compare
 import (
 	"math"
 	"testing"
+
+	"github.com/mooncake-sidecar/sidecar/bench/machine"
 )
 
 // known are pairs whose figures one can tell: overheads 1, 5, 3 and 2 ms by median.
@@ -23,7 +25,7 @@ func known() []Pair {
 
 func TestTargets(t *testing.T) {
 	options := Options{With: []string{None, Null, InTree, LMCache, Ours}, Models: []string{"kv2k"}, Tokens: []int{2000}, Parts: []string{PartWarm, PartCold}, Seed: 1}
-	report := NewReport(Machine{}, options, known())
+	report := NewReport(machine.Facts{}, options, known())
 	if len(report.Targets) != 2 {
 		t.Fatalf("%d targets", len(report.Targets))
 	}
@@ -36,7 +38,7 @@ func TestTargets(t *testing.T) {
 	seen := spoilt[0].Seen[Ours]
 	seen.Wrong = "token 0"
 	spoilt[0].Seen[Ours] = seen
-	if NewReport(Machine{}, options, spoilt).Targets[0].Met {
+	if NewReport(machine.Facts{}, options, spoilt).Targets[0].Met {
 		t.Error("wrong outputs meet a target")
 	}
 	// The better peer's 1.01 is less than 1.03.
@@ -50,7 +52,7 @@ func TestTargets(t *testing.T) {
 	}
 	options.With = []string{Null, Ours}
 	options.Parts = []string{PartWarm}
-	if alone := NewReport(Machine{}, options, known()); len(alone.Targets) != 0 {
+	if alone := NewReport(machine.Facts{}, options, known()); len(alone.Targets) != 0 {
 		t.Errorf("a target without peers: %+v", alone.Targets)
 	}
 }
@@ -63,7 +65,7 @@ func TestRemoteTargets(t *testing.T) {
 		pair.Model = "kv64k"
 		pairs = append(pairs, pair)
 	}
-	targets := NewReport(Machine{}, options, pairs).Targets
+	targets := NewReport(machine.Facts{}, options, pairs).Targets
 	if len(targets) != 2 {
 		t.Fatalf("%d targets", len(targets))
 	}
@@ -78,11 +80,11 @@ func TestRemoteTargets(t *testing.T) {
 		slow.StoreWarmMs++
 		pair.Seen[Ours] = slow
 	}
-	if targets = NewReport(Machine{}, options, pairs).Targets; !targets[0].Met || targets[1].Met {
+	if targets = NewReport(machine.Facts{}, options, pairs).Targets; !targets[0].Met || targets[1].Met {
 		t.Errorf("ours 3 of the in-tree connector's 5: %+v", targets)
 	}
 	options.With = []string{Null, Ours}
-	if targets = NewReport(Machine{}, options, pairs).Targets; len(targets) != 0 {
+	if targets = NewReport(machine.Facts{}, options, pairs).Targets; len(targets) != 0 {
 		t.Errorf("a target without the in-tree connector: %+v", targets)
 	}
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/mooncake-sidecar/sidecar/bench/machine"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -26,7 +28,7 @@ func TestRun(t *testing.T) {
 	if want := slices.Sorted(slices.Values(options.With)); !reflect.DeepEqual(launcher.closed.names, want) {
 		t.Errorf("closed %v, not %v", launcher.closed.names, want)
 	}
-	report := NewReport(Machine{}, options, run.Pairs)
+	report := NewReport(machine.Facts{}, options, run.Pairs)
 	if len(report.Warm) != 8 || len(report.Cold) != 10 || len(report.Overlap) != 10 || len(report.Targets) != 4 {
 		t.Fatalf("%d warm, %d cold, %d overlap rows, %d targets", len(report.Warm), len(report.Cold), len(report.Overlap), len(report.Targets))
 	}
@@ -133,7 +135,7 @@ func TestRunDisturbed(t *testing.T) {
 	if looks != 2*attempts || len(run.Pairs) != 1 || run.Pairs[0].OthersShare <= options.MaxOthers {
 		t.Errorf("%d looks, pairs %+v", looks, run.Pairs)
 	}
-	if report := NewReport(Machine{}, options, run.Pairs); report.DisturbedPairs != 1 {
+	if report := NewReport(machine.Facts{}, options, run.Pairs); report.DisturbedPairs != 1 {
 		t.Errorf("%d pairs are called disturbed", report.DisturbedPairs)
 	}
 	prompts := map[int]int{}

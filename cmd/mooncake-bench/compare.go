@@ -16,6 +16,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/mooncake-sidecar/sidecar/bench/compare"
+	"github.com/mooncake-sidecar/sidecar/bench/machine"
 )
 
 func compareCommand(code *int) *cli.Command {
@@ -133,14 +134,14 @@ func runCompare(ctx context.Context, c *cli.Context, options compare.Options, ho
 	if c.Bool("json") {
 		progress = c.App.ErrWriter
 	}
-	begin, machine, path := time.Now(), compare.ThisMachine(), c.String("out")
+	begin, facts, path := time.Now(), machine.This(), c.String("out")
 	run := &compare.Run{
-		Options: options, Launcher: hosts, Quiet: compare.DefaultQuiet(), Busy: compare.Busy,
+		Options: options, Launcher: hosts, Quiet: compare.DefaultQuiet(), Busy: machine.Busy,
 		Progress: func(format string, args ...any) {
 			fmt.Fprintf(progress, "[%6.1f s] %s\n", time.Since(begin).Seconds(), fmt.Sprintf(format, args...))
 		},
 		Save: func(pairs []compare.Pair) error {
-			return (&compare.Report{Machine: machine, Options: options, Pairs: pairs}).Write(path)
+			return (&compare.Report{Machine: facts, Options: options, Pairs: pairs}).Write(path)
 		},
 	}
 	if c.Bool("resume") {
@@ -162,7 +163,7 @@ func runCompare(ctx context.Context, c *cli.Context, options compare.Options, ho
 	if err := os.RemoveAll(hosts.Dir); err != nil {
 		return fmt.Errorf("cleaning up: %w", err)
 	}
-	report := compare.NewReport(machine, options, run.Pairs)
+	report := compare.NewReport(facts, options, run.Pairs)
 	if err := report.Write(path); err != nil {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 // barWidth in characters, and how often a line is written where nothing can be
 // drawn over.
 const (
-	barWidth        = 30
-	plainBarSeconds = 10 * time.Second
+	barWidth      = 30
+	plainBarPause = 10 * time.Second
 )
 
 // bar shows a replay's progress: drawn over itself on a terminal, a line now and
@@ -27,7 +27,7 @@ type bar struct {
 }
 
 func newBar(out io.Writer) *bar {
-	b := &bar{out: out, next: plainBarSeconds}
+	b := &bar{out: out, next: plainBarPause}
 	if f, ok := out.(*os.File); ok {
 		info, err := f.Stat()
 		b.terminal = err == nil && info.Mode()&os.ModeCharDevice != 0
@@ -48,7 +48,7 @@ func (b *bar) show(p replay.Progress) {
 		fmt.Fprintf(b.out, "\r\x1b[K%s", text)
 		b.drawn = true
 	case p.Elapsed >= b.next:
-		b.next = p.Elapsed + plainBarSeconds
+		b.next = p.Elapsed + plainBarPause
 		fmt.Fprintln(b.out, text)
 	}
 }

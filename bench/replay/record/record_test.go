@@ -65,14 +65,16 @@ func TestTimes(t *testing.T) {
 
 func TestSummary(t *testing.T) {
 	r := NewRecorder(SLO{TTFT: 100 * unit, TBT: 20 * unit})
+	// Times are whole numbers of the unit.
+	in := func(units time.Duration) time.Duration { return time.Duration(int64(units) * int64(unit)) }
 	add := func(o Outcome, at ...time.Duration) {
 		var g Gaps
 		for _, token := range at {
-			g.Add(token*unit, 1)
+			g.Add(in(token), 1)
 		}
-		o.Due, o.Sent, o.First, o.End = o.Due*unit, o.Sent*unit, Never, o.End*unit
+		o.Due, o.Sent, o.First, o.End = in(o.Due), in(o.Sent), Never, in(o.End)
 		if len(at) > 0 {
-			o.First = at[0] * unit
+			o.First = in(at[0])
 		}
 		o.OutputTokens = len(at)
 		r.Add(&o, &g)

@@ -130,10 +130,10 @@ func ratios(all, first []cluster.Summary, value func(*cluster.Summary) float64) 
 // admissions are ideas for what to refuse. Limit is what the scheduler is told
 // instead of the objective for the time between tokens.
 func admissions() []idea {
-	admit := func(a scheduler.Admission, limit time.Duration, change func(*cluster.Config)) func(*cluster.Config) {
+	admit := func(a scheduler.Admission, limitMS int, change func(*cluster.Config)) func(*cluster.Config) {
 		return func(c *cluster.Config) {
 			c.Scheduler.Admission = a
-			c.TTFT, c.TBT = cluster.Paper().TTFT, limit*time.Millisecond
+			c.TTFT, c.TBT = cluster.Paper().TTFT, time.Duration(limitMS)*time.Millisecond
 			if change != nil {
 				change(c)
 			}
@@ -142,7 +142,7 @@ func admissions() []idea {
 	// Half a minute is how long a sequence really decodes.
 	half := func(c *cluster.Config) { c.Scheduler.Residence = 30 * time.Second }
 	ideas := []idea{{"nothing is refused", func(*cluster.Config) {}}}
-	for _, limit := range []time.Duration{100, 95, 90, 85} {
+	for _, limit := range []int{100, 95, 90, 85} {
 		for _, a := range []scheduler.Admission{scheduler.AdmitBaseline, scheduler.AdmitEarly, scheduler.AdmitPrediction} {
 			ideas = append(ideas, idea{fmt.Sprintf("%s, limit %d ms", a, limit), admit(a, limit, nil)})
 		}
@@ -153,7 +153,7 @@ func admissions() []idea {
 			c.Scheduler.Slack = slack
 		})})
 	}
-	for _, limit := range []time.Duration{90, 85} {
+	for _, limit := range []int{90, 85} {
 		ideas = append(ideas,
 			idea{fmt.Sprintf("early, best placing, limit %d ms", limit), admit(scheduler.AdmitEarly, limit, best)},
 			idea{fmt.Sprintf("prediction, best placing, limit %d ms", limit), admit(scheduler.AdmitPrediction, limit, best)},

@@ -1,4 +1,4 @@
-package compare
+package machine
 
 import (
 	"os"
@@ -8,12 +8,15 @@ import (
 	"time"
 )
 
-func TestSessionTime(t *testing.T) {
+// table is a folder like /proc: 10 leads a session, 11 is its child, 14 the child's;
+// 12 is another. 13 ended between the listing and the look; self is no process.
+func table(t *testing.T) string {
 	proc := t.TempDir()
 	for pid, line := range map[string]string{
 		"10": "10 (a) b) c) S 1 10 10 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 8",
 		"11": "11 (child) S 10 10 10 0 -1 4194560 1 2 3 4 7 0 0 0 20 0 1",
 		"12": "12 (other) S 1 12 12 0 -1 4194560 1 2 3 4 9999 0 0 0 20 0 1",
+		"14": "14 (grandchild) Z 11 14 14 0 -1 4194560 1 2 3 4 3 0 0 0 20 0 1",
 	} {
 		if err := os.MkdirAll(filepath.Join(proc, pid), 0o755); err != nil {
 			t.Fatal(err)
@@ -22,20 +25,31 @@ func TestSessionTime(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A process that ended between the listing and the look, and what is no process.
 	for _, name := range []string{"13", "self"} {
 		if err := os.Mkdir(filepath.Join(proc, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	used, err := sessionTime(proc, []int{10, 77})
-	if want := 1310 * time.Millisecond; err != nil || used != want {
-		t.Errorf("used %s, %v; not %s", used, err, want)
+	return proc
+}
+
+func TestProcesses(t *testing.T) {
+	proc := table(t)
+	all, err := Processes(proc)
+	if err != nil || len(all) != 4 {
+		t.Fatalf("%+v, %v", all, err)
+	}
+	if used, want := Used(InSessions(all, []int{10, 77})), 1310*time.Millisecond; used != want {
+		t.Errorf("the sessions used %s, not %s", used, want)
+	}
+	below := Below(all, 10)
+	if used, want := Used(below), 100*time.Millisecond; len(below) != 2 || used != want || below[0].Ended || !below[1].Ended {
+		t.Errorf("below 10 are %+v", below)
 	}
 	if err := os.WriteFile(filepath.Join(proc, "12", "stat"), []byte("12 (x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := sessionTime(proc, []int{10}); err == nil || !strings.Contains(err.Error(), "process 12") {
+	if _, err := Processes(proc); err == nil || !strings.Contains(err.Error(), "process 12") {
 		t.Errorf("a malformed line: error %v", err)
 	}
 }
@@ -53,19 +67,20 @@ func TestParseBusy(t *testing.T) {
 }
 
 // What /proc of this machine says must be understood.
-func TestProc(t *testing.T) {
-	if _, err := sessionTime("/proc", []int{os.Getpid()}); err != nil {
-		t.Error(err)
+func TestThis(t *testing.T) {
+	all, err := Processes("/proc")
+	if err != nil || len(all) == 0 {
+		t.Errorf("%d processes, %v", len(all), err)
 	}
 	if busy, err := Busy(); err != nil || busy <= 0 {
 		t.Errorf("busy %s, %v", busy, err)
 	}
-	if m := ThisMachine(); m.CPUs < 1 || m.MemoryGiB < 1 {
-		t.Errorf("the machine is %+v", m)
+	if f := This(); f.CPUs < 1 || f.MemoryGiB < 1 || f.Kernel == unknown || f.Load == unknown {
+		t.Errorf("the machine is %+v", f)
 	}
 }
 
 func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("10 (a) b) c) S 1 10 10 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 8"))
-	f.Fuzz(func(_ *testing.T, line []byte) { _, _, _ = parseStat(line) })
+	f.Fuzz(func(_ *testing.T, line []byte) { _, _ = parseStat(line) })
 }
