@@ -47,6 +47,9 @@ type RankMatch struct {
 	// Since is the sequence number from which on all is known, where State is Incomplete
 	// and something is.
 	Since uint64
+	// Foreign: the rank is registered for another model or block size than the query's, and
+	// a request would not be sent there.
+	Foreign bool
 }
 
 // ModelContext is what blocks must have in common to be one prefix's, for an instance.
