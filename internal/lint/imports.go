@@ -30,7 +30,7 @@ var (
 	// roles use pure packages and the store's interface.
 	roles = []string{"lookupd/", "worker", "store/embedded/", "store/mooncake/", "conductor/"}
 	// edges touch the operating system, devices and C libraries.
-	edges = []string{"internal/zmqx", "internal/unixmsg", "internal/shm", "internal/hostdev", "internal/proc", "internal/dl", "internal/cuda", "internal/gpu", "internal/diskio", "internal/mooncakec"}
+	edges = []string{"internal/zmqx", "internal/unixmsg", "internal/shm", "internal/hostdev", "internal/proc", "internal/dl", "internal/cuda/", "internal/cudadev", "internal/gpu", "internal/diskio", "internal/mooncakec"}
 	// cgoHomes may have cgo files of their own, or wrap a module that has.
 	cgoHomes = []string{"internal/zmqx", "internal/dl", "internal/cuda", "internal/gpu", "internal/mooncakec"}
 	// pureBans are the standard packages that would let a pure package do I/O.
