@@ -44,6 +44,9 @@ type Options struct {
 	// at least once every Interval.
 	Pulse    *pulse.Group
 	Interval time.Duration
+	// Sockets is how many there may be at once; 0 for libzmq's 1023. A subscription takes
+	// three, a question one.
+	Sockets int
 }
 
 // Transport holds the ZeroMQ context, with one I/O thread, that all sockets of a
@@ -69,6 +72,11 @@ func NewWith(opts Options) (*Transport, error) {
 	ctx, err := zmq4.NewContext()
 	if err != nil {
 		return nil, fmt.Errorf("zmqx: new context: %w", err)
+	}
+	if opts.Sockets > 0 {
+		if err := ctx.SetMaxSockets(opts.Sockets); err != nil {
+			return nil, errors.Join(fmt.Errorf("zmqx: context options: %w", err), ctx.Term())
+		}
 	}
 	return &Transport{ctx: ctx, opts: opts}, nil
 }
