@@ -15,6 +15,11 @@ const (
 	// MaxBlocks bounds block ids.
 	MaxBlocks = 1 << 31
 
+	// HandleBytes is the length of a CUDA IPC handle, UUIDBytes of a GPU's name.
+	HandleBytes = 64
+	UUIDBytes   = 16
+
+	maxEvents   = 1024
 	maxText     = 4096
 	maxTokens   = 1 << 31
 	maxGroups   = 64
@@ -95,7 +100,32 @@ func (m *Register) check() error {
 			return err
 		}
 	}
-	return first(checkFDs(m.FDs), checkText(m.Device, m.LookupEngine), m.Namespace.Validate(), m.checkCounts())
+	return first(checkFDs(m.FDs), checkText(m.Device, m.LookupEngine), m.Namespace.Validate(), m.checkCounts(), m.checkCUDA())
+}
+
+// checkCUDA checks what a GPU's registration has beside.
+func (m *Register) checkCUDA() error {
+	if n := len(m.DeviceUUID); n != 0 && n != UUIDBytes {
+		return fmt.Errorf("device_uuid has %d bytes, want %d", n, UUIDBytes)
+	}
+	if len(m.Events) > maxEvents {
+		return fmt.Errorf("%d events, at most %d are accepted", len(m.Events), maxEvents)
+	}
+	for i, handle := range m.Events {
+		if len(handle) != HandleBytes {
+			return fmt.Errorf("the handle of event %d has %d bytes, want %d", i, len(handle), HandleBytes)
+		}
+	}
+	for i := range m.Regions {
+		r := &m.Regions[i]
+		if n := len(r.Handle); n != 0 && n != HandleBytes {
+			return fmt.Errorf("the handle of region %d has %d bytes, want %d", i, n, HandleBytes)
+		}
+		if len(r.Chunks) > MaxFDs {
+			return fmt.Errorf("region %d has %d chunks, at most %d are accepted", i, len(r.Chunks), MaxFDs)
+		}
+	}
+	return nil
 }
 
 // checkCounts checks what must fit together inside a registration, but for the
@@ -151,6 +181,13 @@ func (m *Finished) check() error { return first(checkText(m.Requests...), checkT
 
 func (m *Result) check() error {
 	return first(checkJob(m.Job), checkText(m.Kind, m.Status, m.Reason), checkTables([][]byte{m.Failed, m.Incomplete}))
+}
+
+func (m *After) check() error {
+	if m.Event < -1 || m.Event >= maxEvents {
+		return fmt.Errorf("event %d", m.Event)
+	}
+	return nil
 }
 
 func (m *Ping) check() error { return nil }

@@ -64,6 +64,7 @@ func messages() []any {
 		&LookupChannel{Type: TypeLookupChannel, FDs: 1},
 		&Generation{Type: TypeGeneration, Generation: 1<<63 | 5},
 		&Segments{Type: TypeSegments, FDs: 1, Segments: []SegmentInfo{{UUID: "u", Bytes: 1}}},
+		&After{Type: TypeAfter, Event: 3},
 		&Declare{Type: TypeDeclare, Client: 1, UUID: "u", Reads: []uint64{1}, Puts: []uint64{2}},
 	}
 }

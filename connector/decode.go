@@ -74,6 +74,8 @@ func newMessage(name string) message {
 		return new(Segments)
 	case TypeDeclare:
 		return new(Declare)
+	case TypeAfter:
+		return new(After)
 	}
 	return nil
 }

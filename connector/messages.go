@@ -38,6 +38,7 @@ const (
 	TypeGeneration    = "generation"
 	TypeSegments      = "segments"
 	TypeDeclare       = "declare"
+	TypeAfter         = "after"
 )
 
 // Error codes of an Error message.
@@ -114,12 +115,20 @@ type KVSegment struct {
 
 // KVRegion is one allocation of KV memory. How it is reached depends on Kind.
 type KVRegion struct {
-	// Kind is "memfd" (FD counts into the frame's descriptors) or "process_vm"
-	// (Address in the process PID of the hello).
-	Kind    string `msgpack:"kind"`
-	FD      int    `msgpack:"fd"`
+	// Kind is "memfd" (FD counts into the frame's descriptors), "process_vm"
+	// (Address in the process PID of the hello), "cuda_ipc" (Handle) or "cuda_vmm"
+	// (Chunks, whose descriptors begin at FD).
+	Kind string `msgpack:"kind"`
+	FD   int    `msgpack:"fd"`
+	// Address of the cuda kinds is where the region begins in the allocation, or in
+	// the chunks.
 	Address uint64 `msgpack:"address"`
 	Bytes   uint64 `msgpack:"bytes"`
+	// Handle is the CUDA IPC handle of the allocation that the region lies in.
+	Handle []byte `msgpack:"handle,omitempty"`
+	// Chunks are the lengths of the physical chunks that the region lies in, one
+	// behind the other.
+	Chunks []uint64 `msgpack:"chunks,omitempty"`
 }
 
 // Register tells mooncake-worker what it needs to know of one engine rank. Its
@@ -156,6 +165,20 @@ type Register struct {
 	// scheduler block. It changes what is stored and not what bytes mean, so that
 	// it is no part of the namespace.
 	StoreRetention int `msgpack:"store_retention,omitempty"`
+	// DeviceUUID is the GPU's, 16 bytes; empty for the device "host".
+	DeviceUUID []byte `msgpack:"device_uuid,omitempty"`
+	// Events are the CUDA IPC handles of the engine's ring of events, which After
+	// counts into.
+	Events [][]byte `msgpack:"events,omitempty"`
+}
+
+// After says what the jobs that follow wait for before a byte of the KV cache is
+// read or written: the event of that number, as it was recorded last; -1: nothing.
+// The engine has recorded it before it sends this. One that it records again
+// meanwhile is waited for again, which is late but never early.
+type After struct {
+	Type  string `msgpack:"t"`
+	Event int    `msgpack:"event"`
 }
 
 // Registered answers Register and Engine.

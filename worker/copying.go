@@ -40,7 +40,7 @@ func memoryOf(segments []store.Segment, place store.Place, shardBytes int) ([]by
 func (n *session) copyAll(j *job, copies []ShardCopy, after func(from, to int) error) error {
 	for from := 0; from < len(copies); {
 		j.loop.Beat()
-		to, bytes := pieceEnd(copies[:n.batchEnd(copies, from, n.srv.cfg.BatchBytes)], from, loadPieceBytes)
+		to, bytes := pieceEnd(copies[:n.batchEnd(copies, from, n.srv.cfg.BatchBytes)], from, n.loadPiece)
 		if n.isCancelled(j) || !n.queue.await(j, bytes) {
 			return errCancelled
 		}
@@ -83,8 +83,12 @@ func (n *session) copyBatch(j *job, direction Direction, batch []ShardCopy) erro
 	if n.srv.cfg.Faults.IgnoreCancel {
 		ctx = context.WithoutCancel(j.ctx)
 	}
+	var after Event
+	if j.after >= 0 {
+		after = j.after
+	}
 	done := make(chan error, 1)
-	n.mapping.Copy(ctx, direction, nil, batch, func(err error) { done <- err })
+	n.mapping.Copy(ctx, direction, after, batch, func(err error) { done <- err })
 	return <-done
 }
 

@@ -23,18 +23,28 @@ type Device interface {
 type Mapping interface {
 	// Copy enqueues a batch of shard copies and returns at once; done is called
 	// exactly once, from any goroutine, when every byte has been moved or the
-	// batch has failed. after is the engine's event that must have completed
-	// before the first byte is read; nil for none. ctx.Err is asked before every
-	// shard; it may look at the job board, and be asked from any goroutine.
+	// batch has failed and nothing of it is under way. after is the engine's event that must have completed
+	// before the first byte of the KV cache is read or written; nil for none. ctx.Err is asked before every
+	// shard, or before every few that are enqueued together; it may look at the job board, and be asked from any goroutine.
 	//
 	// REQUIRES: every block id is in [1, NumBlocks) and every Memory is at least
 	// as long as the group's shard.
 	Copy(ctx context.Context, direction Direction, after Event, batch []ShardCopy, done func(error))
-	// Close waits for the copies that were enqueued and unmaps.
+	// Close waits for the copies that were enqueued and unmaps. Copies that wait for
+	// an event are ended by their ctx.
 	Close() error
 }
 
-// Event is an engine-side event, meaningful to the device that made it.
+// SizedMapping is a Mapping that wants other pieces than host memory does: each is
+// waited for before the next, which costs a GPU more.
+type SizedMapping interface {
+	Mapping
+	// PieceBytes returns what a load and a store copy at a time.
+	PieceBytes() (load, store int)
+}
+
+// Event is an engine-side event: its number (int) in the ring that the registration
+// brought.
 type Event any
 
 // Direction of a copy.

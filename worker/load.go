@@ -144,7 +144,7 @@ func (l *load) pieceEnd(ready int) int {
 	to, bytes := l.copied, 0
 	for ; to < ready; to++ {
 		bytes += l.n.rank.groups[l.items[to].group].shardBytes
-		if to > l.copied && bytes > loadPieceBytes {
+		if to > l.copied && bytes > l.n.loadPiece {
 			break
 		}
 	}

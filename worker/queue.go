@@ -16,6 +16,7 @@ type job struct {
 	id      uint64
 	load    *connector.LoadJob // one of the two
 	store   *connector.StoreBatch
+	after   int // the engine's event, -1 for none
 	bytes   int64
 	arrived time.Time
 	ctx     context.Context // done when the job is cancelled or the session ends

@@ -43,6 +43,9 @@ func (n *session) take(msg any) error {
 	case *connector.StoreBatch:
 		j := n.newJob(m.Job)
 		j.store = m
+		if m.Event >= 0 {
+			j.after = m.Event
+		}
 		for i := range m.Parts {
 			p := &m.Parts[i]
 			j.bytes += sizeOf(p.Hashes, p.Blocks) + int64(len(p.BoundaryPuts)*24)
@@ -53,6 +56,8 @@ func (n *session) take(msg any) error {
 		j.load = m
 		j.bytes = sizeOf(m.Hashes, m.Blocks)
 		return n.add(j)
+	case *connector.After:
+		n.after = m.Event
 	case *connector.Cancel:
 		n.cancel(m)
 	case *connector.Finished:
@@ -77,7 +82,7 @@ func sizeOf(hashes []byte, tables [][]byte) int64 {
 }
 
 func (n *session) newJob(id uint64) *job {
-	j := &job{id: id, arrived: time.Now(), turn: make(chan struct{}, 1)}
+	j := &job{id: id, after: n.after, arrived: time.Now(), turn: make(chan struct{}, 1)}
 	j.ctx, j.cancel = context.WithCancel(n.ctx)
 	return j
 }

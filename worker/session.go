@@ -44,6 +44,9 @@ type session struct {
 	queue     *queue
 	pacer     pacer           // the store pipeline's
 	ctx       context.Context // done at the end of the connection
+	after     int             // the event that the jobs to come wait for; the reader's
+	// loadPiece and storePiece are what a load and a store copy before another's turn.
+	loadPiece, storePiece int
 
 	ledgerMu sync.Mutex
 	ledger   *connector.Ledger // guarded by ledgerMu
@@ -63,7 +66,7 @@ func (s *Server) serveEngine(c *conversation, hello *connector.Hello, id uint64)
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
 	n := &session{
-		srv: s, talk: c, ctx: ctx, pacer: pacer{pace: s.cfg.StorePace}, ledger: connector.NewLedger(connector.MaxLedgerRequests),
+		srv: s, talk: c, ctx: ctx, after: -1, pacer: pacer{pace: s.cfg.StorePace}, ledger: connector.NewLedger(connector.MaxLedgerRequests),
 	}
 	if err := n.register(reg, fds); err != nil {
 		return c.refuse(refusalCode(err), err)
@@ -136,6 +139,10 @@ func (n *session) register(reg *connector.Register, fds []int) error {
 		return errors.Join(fmt.Errorf("%w: %w", errBadDescriptor, err), board.Close())
 	}
 	n.rank, n.board, n.mapping = r, board, mapping
+	n.loadPiece, n.storePiece = loadPieceBytes, storePieceBytes
+	if sized, ok := mapping.(SizedMapping); ok {
+		n.loadPiece, n.storePiece = sized.PieceBytes()
+	}
 	n.namespace = newNamespace(n.srv.cfg.Store, r.spec)
 	ctx, cancel := n.srv.storeContext()
 	defer cancel()

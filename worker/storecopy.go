@@ -22,14 +22,14 @@ func (s *storing) copyAll(copies []ShardCopy, at []int) error {
 	for len(copies) > 0 {
 		copied := 0
 		for end := s.n.batchEnd(copies, 0, batchBytes); copied < end; {
-			_, bytes := pieceEnd(copies[:end], copied, storePieceBytes)
+			_, bytes := pieceEnd(copies[:end], copied, s.n.storePiece)
 			err := s.turn(bytes, func() error {
 				if s.retire() {
 					copies, at = s.current(copies, at, copied)
 					end = min(end, len(copies))
 				}
 				from := copied
-				copied, _ = pieceEnd(copies[:end], from, storePieceBytes)
+				copied, _ = pieceEnd(copies[:end], from, s.n.storePiece)
 				return s.n.copyBatch(s.j, Store, copies[from:copied])
 			})
 			if err != nil {
