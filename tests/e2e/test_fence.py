@@ -50,9 +50,9 @@ def wrong_outputs(cell, cut, reference, noise, rounds):
         right = reference(others, 120, at_once=4)
         cell.client.complete(victim, 1)
         cell.forget()
-        abandoned = Abandoned(cell, victim)
-        wait_load_in_flight(cell)
-        abandoned.abort()
+        abandoned = [Abandoned(cell, victim)]
+        wait_load_in_flight(cell, lambda: abandoned.append(Abandoned(cell, victim)))
+        abandoned[-1].abort()
         got = cell.client.complete_many(others, 120)
         faults = [fault for want, have in zip(right, got) if (fault := wrong(want, have, noise))]
         cell.settle()

@@ -13,7 +13,7 @@ from harness.byhand import ByHand
 from harness.cell import Cell, whole
 from harness.daemons import LOOKUPD, WORKER
 from harness.engine import REPOSITORY
-from harness.storm import Storm, wait_load_in_flight, wait_store_in_flight
+from harness.storm import Storm, store_in_flight, wait_load_in_flight
 
 FAULTS = "build/faults"
 # One batch of copies is at most 16 blocks here, so that a load of 3,000 tokens takes about half a second.
@@ -55,8 +55,7 @@ def strike(cell, storm, cut, daemon, phase, fault):
         storm.send([main], 16)
         wait_load_in_flight(cell, lambda: storm.send([main], 16))
     else:
-        cell.client.complete(main, 1)
-        wait_store_in_flight(cell)
+        store_in_flight(cell, main)
         storm.send([main], 16)
     with cell.daemons.stopped(daemon):
         storm.send(others, 40)
@@ -86,7 +85,7 @@ def test_supervised(supervised, cut, reference, noise, daemon, phase, fault):
         strike(supervised, storm, cut, daemon, phase, kill if fault == "kill" else stay_stopped(long_stop(phase)))
         if fault == "kill":
             supervised.by_hand.start(daemon)
-        assert storm.check() == 6
+        assert storm.check() >= 6
     supervised.settle()
     supervised.wait_serving(cut)
 
@@ -96,7 +95,7 @@ def test_supervised(supervised, cut, reference, noise, daemon, phase, fault):
 def test_autostarted(autostarted, cut, reference, noise, daemon, fault):
     with Storm(autostarted, reference, noise) as storm:
         strike(autostarted, storm, cut, daemon, "load", kill if fault == "kill" else stay_stopped(4))
-        assert storm.check() == 6
+        assert storm.check() >= 6
     autostarted.settle()
     autostarted.wait_serving(cut)
 

@@ -22,6 +22,8 @@ class Kind:
     window_groups: tuple[int, ...]
     # Blocks for a longest prompt of 4,096 tokens and for some others, but not for a dozen of a thousand tokens.
     narrow_blocks: int
+    # Whether vLLM finds blocks of ended requests again. Those that it does not are the first to be taken by others.
+    prefix_caching: bool = True
 
     @property
     def shard_bytes(self) -> int:
@@ -58,4 +60,5 @@ LATENT = Kind(
     full_group=0,
     window_groups=(),
     narrow_blocks=576,
+    prefix_caching=False,
 )

@@ -143,8 +143,9 @@ class KvMemory:
         return b"".join(os.pread(self.fd, self.page_bytes, k * layer + number * self.page_bytes) for k in range(self.layers))
 
     def digests(self) -> set[bytes]:
-        """Digest of every block."""
-        return {digest(self.block(i)) for i in range(self.blocks)}
+        """Digest of every block that was ever written."""
+        unwritten = bytes(self.layers * self.page_bytes)
+        return {digest(content) for content in map(self.block, range(self.blocks)) if content != unwritten}
 
 
 def _crc_of_flip(following: int) -> int:

@@ -49,39 +49,44 @@ class Storm:
         return len(done)
 
 
-def wait_load_in_flight(cell: Cell, again: Callable[[], None] | None = None, limit_s: float = 60) -> None:
+def wait_load_in_flight(cell: Cell, again: Callable[[], None] | None = None) -> None:
     """Until a request waits for its KV from the store: it holds blocks and does not run.
 
     Args:
         again: sends the request once more. A load may be over before it is seen, on a machine that is busy; the engine's
             own cache is emptied first.
     """
+
+    def once_more():
+        cell.forget()
+        again()
+
+    _see(cell, lambda m: m.running == 0 and m.waiting > 0 and m.kv_usage > 0, "a load in flight", again and once_more)
+
+
+def store_in_flight(cell: Cell, prompt) -> None:
+    """Has the prompt computed, and returns while no request is left and blocks are still held: a store job reads them."""
+
+    def once_more():
+        cell.client.reset_prefix_cache(external=True)
+        cell.client.complete(prompt, 1)
+
+    cell.client.complete(prompt, 1)
+    _see(cell, lambda m: m.running == m.waiting == 0 and m.kv_usage > 0, "a store in flight", once_more)
+
+
+def _see(cell: Cell, holds, what: str, once_more: Callable[[], None] | None, limit_s: float = 60) -> None:
+    """Looks until the engine's metrics show it, and lets it happen once more where it was over before it was seen."""
     deadline, idle = time.monotonic() + limit_s, 0
-    while time.monotonic() < deadline:
-        metrics = cell.client.metrics()
-        if metrics.running == 0 and metrics.waiting > 0 and metrics.kv_usage > 0:
-            return
-        idle = idle + 1 if metrics.running == metrics.waiting == 0 else 0
-        if again is not None and idle > 200:
-            cell.forget()
-            again()
-            idle = 0
-        time.sleep(0.005)
-    raise AssertionError(f"never saw a load in flight: {metrics.running} running, {metrics.waiting} waiting, {metrics.kv_usage:.2%} of the blocks held")
-
-
-def wait_store_in_flight(cell: Cell, limit_s: float = 20) -> None:
-    """Until no request is left and blocks are still held: a store job reads them."""
-    _wait(cell, lambda m: m.running == 0 and m.waiting == 0 and m.kv_usage > 0, "a store in flight", limit_s)
-
-
-def _wait(cell: Cell, holds, what: str, limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
     while not holds(metrics := cell.client.metrics()):
         if time.monotonic() > deadline:
             raise AssertionError(
                 f"never saw {what}: {metrics.running} running, {metrics.waiting} waiting, {metrics.kv_usage:.2%} of the blocks held"
             )
+        idle = idle + 1 if metrics.running == metrics.waiting == 0 and metrics.kv_usage == 0 else 0
+        if once_more is not None and idle > 200:
+            once_more()
+            idle = 0
         time.sleep(0.005)
 
 
