@@ -19,6 +19,9 @@ type Load struct {
 	// Prefill: it computes the prompt, which takes Work. Decode: it generates.
 	Prefill, Decode bool
 	Work            time.Duration
+	// Blind: nobody will say when the first token has come, so that it is taken to come when
+	// it is expected.
+	Blind bool
 	// First is when the first token is expected, from now on.
 	First time.Duration
 }
@@ -74,8 +77,12 @@ func (f *Flight) First() {
 	if !f.load.Prefill {
 		return
 	}
+	if f.load.Blind {
+		f.rank.busy.spoilt = true
+	}
 	features, took := f.rank.first(f, now)
-	if f.rank.sawPrefill = true; took > 0 {
+	f.rank.sawPrefill = f.rank.sawPrefill || !f.load.Blind
+	if took > 0 {
 		f.rank.prefills.observe(f.fleet.costs.observePrefill(&features, took))
 	}
 }

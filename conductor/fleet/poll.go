@@ -69,6 +69,9 @@ func (f *Fleet) poll(ctx context.Context, e *engine) {
 		e.ranks[i].corrected(&samples[i], prompts[i], flights[i])
 	}
 	now := time.Now()
+	for i := range e.ranks {
+		e.ranks[i].settle(now)
+	}
 	changed := e.health.polled(err, &f.options, now)
 	if errors.Is(err, syscall.ECONNREFUSED) {
 		changed = e.health.refused(err, now) || changed

@@ -100,8 +100,20 @@ func (r *rank) first(f *Flight, now time.Time) (features vector, took time.Durat
 	if !b.spoilt {
 		features, took = b.done, now.Sub(b.since)
 	}
-	r.busy = period{since: now, spoilt: r.otherPrompts > 0}
+	// A period that began with prompts whose progress is not known is spoilt, too.
+	r.busy = period{since: now, spoilt: r.otherPrompts > 0 || b.spoilt && r.prompts > 0}
 	return features, took
+}
+
+// settle takes prompts whose first token nobody reports for answered when they should be.
+func (r *rank) settle(now time.Time) {
+	for f := range r.flights {
+		if f.load.Blind && f.load.Prefill && f.first.IsZero() && !f.expected.After(now) {
+			f.first = now
+			r.busy.spoilt = true
+			_, _ = r.first(f, now)
+		}
+	}
 }
 
 // abandon takes a prompt away that will have no first token.

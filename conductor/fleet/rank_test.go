@@ -122,6 +122,36 @@ func TestBusyPeriodsTeach(t *testing.T) {
 	})
 }
 
+// TestBlindPrompts: one whose first token nobody reports counts until it is expected, and
+// teaches nothing.
+func TestBlindPrompts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, Engine{Name: "a", URL: "http://a"})
+		load := prompt(1000, 2*time.Second)
+		load.Blind = true
+		flight, seen := begin(f, load), begin(f, prompt(10, time.Second))
+		r := &f.engines[0].ranks[0]
+		time.Sleep(time.Second)
+		r.settle(time.Now())
+		if r.prompts != 2 {
+			t.Errorf("%d prompts after a second, want both", r.prompts)
+		}
+		time.Sleep(time.Second)
+		r.settle(time.Now())
+		if r.prompts != 1 || r.sequences != 2 {
+			t.Errorf("%d prompts and %d sequences after two", r.prompts, r.sequences)
+		}
+		time.Sleep(time.Minute)
+		flight.First()
+		seen.First()
+		flight.End()
+		seen.End()
+		if learned := f.Costs().Learned(); learned.Prefills != 0 {
+			t.Errorf("%d prefills were learned from", learned.Prefills)
+		}
+	})
+}
+
 // TestStepsTeach: the pace of streams is observed with the batch that they are in.
 func TestStepsTeach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
