@@ -170,6 +170,14 @@ bench: setup-peers build ## benchmarks; results in build/bench/
 bench-compare: setup-bench build ## this store, the in-tree one and LMCache side by side, for hours; build/bench/compare.json
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) bin/mooncake-bench compare $(COMPARE)
 
+# INDEXER passes flags, for example INDEXER='--rounds 3 --full 1000000'.
+.PHONY: bench-indexer
+bench-indexer: build ## the index of KV-cache events beside llm-d-kv-cache and dynamo.indexer; build/bench/indexer.*.txt
+	@scripts/setup.sh --with-indexers
+	@mkdir -p build/bench
+	bin/mooncake-bench indexer --llmd build/peers/llmd $(INDEXER) | tee build/bench/indexer.library.txt
+	bin/mooncake-bench indexer --conductor bin/mooncake-conductor --dynamo build/peers/dynamo/bin/python --threads 2 $(INDEXER) | tee build/bench/indexer.service.txt
+
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint ## golangci-lint and the house rules
 	$(TOOLS)/golangci-lint run ./...

@@ -8,6 +8,7 @@
 #   scripts/setup.sh --system        only libzmq and pkg-config (what `make build` needs)
 #   scripts/setup.sh --with-peers    also the in-tree connector's store, to compare with
 #   scripts/setup.sh --with-bench    the peers, and LMCache in an environment of its own over .venv (build/peers/lmcache)
+#   scripts/setup.sh --with-indexers the peers of the conductor's index: dynamo.indexer (build/peers/dynamo) and llm-d-kv-cache (build/peers/llmd)
 #   scripts/setup.sh --relock        recompute the lock files from the *.in files
 #   scripts/setup.sh --print-python  print the interpreter that tests and demo are to use, install nothing
 #
@@ -157,6 +158,21 @@ install_lmcache() {
   printf '%s\n' "$want" >"$overlay/.setup"
 }
 
+# install_indexers makes the peers that `mooncake-bench indexer` measures, each apart from everything else.
+install_indexers() {
+  local lock=$scripts/requirements-indexers.lock place=$root/build/peers/dynamo want
+  want=$(digest "$lock")
+  if [ ! -x "$place/bin/python" ] || [ "$(cat "$place/.setup" 2>/dev/null)" != "$want" ]; then
+    find_uv
+    say "installing dynamo.indexer into ${place#"$root"/}: 75 MB to download the first time"
+    rm -rf "$place"
+    "$uv" venv --quiet --python "$(base_python)" "$place" || die "uv could not create ${place#"$root"/}"
+    "$uv" pip install --quiet --python "$place/bin/python" --no-deps -r "$lock" || die "uv could not install ${lock#"$root"/}"
+    printf '%s\n' "$want" >"$place/.setup"
+  fi
+  go build -C "$root/bench/indexer/peers/llmd" -o "$root/build/peers/llmd" . || die "llm-d-kv-cache could not be built"
+}
+
 relock() {
   find_uv
   local common=(--quiet --universal --python-version 3.11 --no-annotate --no-header --no-emit-index-url)
@@ -166,15 +182,17 @@ relock() {
   # The overlay holds only what .venv does not have.
   "$uv" pip compile "${common[@]}" --constraint requirements.lock --override requirements-overrides.txt --override requirements-bench-overrides.txt \
     requirements-bench.in | grep -vxFf requirements.lock >requirements-bench.lock
-  say "wrote scripts/requirements.lock, scripts/requirements-peers.lock and scripts/requirements-bench.lock"
+  "$uv" pip compile "${common[@]}" requirements-indexers.in -o requirements-indexers.lock
+  say "wrote scripts/requirements.lock, scripts/requirements-peers.lock, scripts/requirements-bench.lock and scripts/requirements-indexers.lock"
 }
 
 main() {
-  local peers=no bench=no system_only=no arg
+  local peers=no bench=no indexers=no system_only=no arg
   for arg in "$@"; do
     case $arg in
       --with-peers) peers=yes ;;
       --with-bench) peers=yes bench=yes ;;
+      --with-indexers) indexers=yes ;;
       --system) system_only=yes ;;
       --relock) relock; return ;;
       --print-python) chosen_python; return ;;
@@ -184,6 +202,7 @@ main() {
   done
   install_system
   [ $system_only = no ] || return 0
+  [ $indexers = no ] || { install_indexers; return; }
   local python; python=$(chosen_python)
   if [ "$python" = "$venv/bin/python" ]; then
     install_venv

@@ -25,14 +25,19 @@ asks both the same questions, by turns; checks every answer. Prints medians, the
 spread, and the ratio of ours to the peer's with its 95 % interval.
 
 --llmd compares libraries, each in a process of its own: prefixindex behind its
-decoder, and llm-d-kv-cache v0.9.0. make bench-indexer builds the peer.
+decoder, and llm-d-kv-cache v0.9.0. --conductor and --dynamo compare services over
+ZeroMQ and HTTP: mooncake-conductor, and dynamo.indexer, in a Python of its own. make
+bench-indexer makes both peers and runs both comparisons.
 
 Example:
 
   mooncake-bench indexer --llmd build/peers/llmd --full 1000000
-  mooncake-bench indexer --holders 8 --threads 1,2 --json >indexer.json`,
+  mooncake-bench indexer --conductor bin/mooncake-conductor --dynamo build/peers/dynamo/bin/python --threads 2 --json >indexer.json`,
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "llmd", Usage: "`PROGRAM` that serves llm-d-kv-cache"},
+			&cli.StringFlag{Name: "conductor", Usage: "`PROGRAM` mooncake-conductor"},
+			&cli.StringFlag{Name: "dynamo", Usage: "`PYTHON` that has dynamo.indexer"},
+			&cli.StringFlag{Name: "logs", Usage: "`DIRECTORY` for files of services", Value: "build/bench/indexer"},
 			&cli.IntFlag{Name: "blocks", Usage: "load `N` blocks a round", Value: usual.Blocks},
 			&cli.IntFlag{Name: "full", Usage: "load `N` blocks before the questions", Value: 5_000_000},
 			&cli.IntFlag{Name: "engines", Usage: "of `N` engines", Value: usual.Engines},
@@ -89,9 +94,22 @@ func indexerOptions(c *cli.Context) (*indexer.Options, error) {
 	if len(o.Threads) == 0 || o.Rounds < 0 || o.AskRounds < 0 || o.Holders < 1 || o.Holders > load.Engines {
 		return nil, errors.New("--threads needs a value, --rounds and --ask-rounds none below 0, --holders one between 1 and --engines")
 	}
-	o.Systems = append(o.Systems, indexer.NewLibrary("ours", own, "indexer", "--subject"))
-	if peer := c.String("llmd"); peer != "" {
-		o.Systems = append(o.Systems, indexer.NewLibrary("llm-d", peer))
+	peer, conductor, python := c.String("llmd"), c.String("conductor"), c.String("dynamo")
+	if conductor == "" && python == "" {
+		o.Systems = append(o.Systems, indexer.NewLibrary("ours", own, "indexer", "--subject"))
+		if peer != "" {
+			o.Systems = append(o.Systems, indexer.NewLibrary("llm-d", peer))
+		}
+		return o, nil
+	}
+	if peer != "" {
+		return nil, errors.New("--llmd is a library, --conductor and --dynamo are services: compare them in two runs")
+	}
+	if conductor != "" {
+		o.Systems = append(o.Systems, indexer.NewService(indexer.Conductor{Program: conductor}, c.String("logs")))
+	}
+	if python != "" {
+		o.Systems = append(o.Systems, indexer.NewService(indexer.Dynamo{Python: python}, c.String("logs")))
 	}
 	return o, nil
 }
