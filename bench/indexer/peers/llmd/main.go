@@ -21,8 +21,7 @@ import (
 
 func main() {
 	if err := subject.Serve(os.Stdin, os.Stdout, &llmd{}); err != nil {
-		fmt.Fprintln(os.Stderr, "llmd:", err)
-		os.Exit(1)
+		fmt.Fprintln(os.Stderr, "llmd:", err) // whoever waits for an answer sees that there is none
 	}
 }
 
