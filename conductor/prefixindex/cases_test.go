@@ -231,12 +231,43 @@ func TestClearedIsGone(t *testing.T) {
 		t.Errorf("%d records", used)
 	}
 	b.Close()
-	a.Close()
 	for d.x.Sweep(100) {
 	}
-	if used := d.x.spaces[keyOf("", "m", "", "")].records.used; used != 0 {
+	if used := d.x.Blocks(); used != 1 {
 		t.Errorf("%d records", used)
 	}
+	if held := d.x.Bytes(); held == 0 {
+		t.Errorf("%d bytes", held)
+	}
+	a.Close()
+	if len(d.x.spaces) != 0 || d.x.Bytes() != 0 || d.x.Blocks() != 0 {
+		t.Errorf("%d spaces, %d bytes are left", len(d.x.spaces), d.x.Bytes())
+	}
+	apply(d.open(Origin{Instance: "a"}), blocks("GPU", 0, 1))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, onGPU("a", 4))
+}
+
+// What a cluster's store has, engines of all instances can load, also those that come later
+// and those that have a store of their own. Alone it answers for itself.
+func TestStoreOfAll(t *testing.T) {
+	d := newTold(t, Options{})
+	cluster := d.open(Origin{Instance: "cluster", Rank: Shared, Everyone: true})
+	apply(cluster, blocks("cpu", 0, 1, 2))
+	inStore := func(instance string, rank, gpu, tokens int) Match {
+		return Match{Instance: instance, Rank: rank, In: [tiers]int{gpu, tokens}, Through: [tiers]int{gpu, tokens, tokens}}
+	}
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, inStore("cluster", Shared, 0, 8))
+	a := d.open(Origin{Instance: "a"})
+	apply(a, blocks("GPU", 0, 1))
+	d.open(Origin{Instance: "b", Rank: 1})
+	own := d.open(Origin{Instance: "b", Rank: Shared})
+	apply(own, blocks("cpu", 0, 1, 2, 3))
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, inStore("a", 0, 4, 8), inStore("b", 1, 0, 12))
+	a.Close()
+	own.Close()
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)}, inStore("b", 1, 0, 8))
+	cluster.Close()
+	d.expect(Query{Tokens: tokensOf(1, 2, 3)})
 }
 
 // Without memory for more, what was dropped is marked, and what is known stays right.

@@ -22,6 +22,13 @@ func TestConcurrently(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(n), 1))
 			src := x.Open(Origin{Model: "m", Instance: fmt.Sprint("e", n)})
 			for range 1000 {
+				// Its last source ends the other model's space, which then is opened anew.
+				other := x.Open(Origin{Model: "other", Instance: "o"})
+				apply(other, blocks("GPU", 0, 7))
+				if other.Stats().Stored != 1 {
+					t.Error("a space has ended with a source in it")
+				}
+				other.Close()
 				first := kvevents.Hash(1 + random.IntN(500))
 				switch random.IntN(20) {
 				case 0:
@@ -61,6 +68,9 @@ func TestConcurrently(t *testing.T) {
 	close(done)
 	askers.Wait()
 	for x.Sweep(10) {
+	}
+	if len(x.spaces) != 1 {
+		t.Errorf("%d spaces", len(x.spaces))
 	}
 	if err := x.check(); err != nil {
 		t.Error(err)

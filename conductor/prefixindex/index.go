@@ -37,23 +37,34 @@ func New(opts Options) *Index {
 	return x
 }
 
-// budget counts the bytes of all spaces.
+// budget counts the bytes of all spaces, and in own those of one.
 type budget struct {
 	bytes *atomic.Int64
 	max   int64
+	own   int64
 }
 
-// take asks for memory, which is not given back.
+// take asks for memory, which is given back with the whole space only.
 func (b *budget) take(n int64) bool {
 	if used := b.bytes.Add(n); b.max > 0 && used > b.max {
 		b.bytes.Add(-n)
 		return false
 	}
+	b.own += n
 	return true
 }
 
 // spend takes memory that is needed, whether it is there or not.
-func (b *budget) spend(n int64) { b.bytes.Add(n) }
+func (b *budget) spend(n int64) {
+	b.bytes.Add(n)
+	b.own += n
+}
+
+// giveBack gives everything back.
+func (b *budget) giveBack() {
+	b.bytes.Add(-b.own)
+	b.own = 0
+}
 
 // What a space, a rank and a group of one take, about: their lists grow by doubling.
 const (
@@ -100,6 +111,8 @@ type space struct {
 	// has got to; see sweep.go.
 	retired, free []uint32
 	sweep         sweep
+	// ended: its last source was closed, and it is in the index no more.
+	ended bool
 }
 
 // slot is one rank of an instance, or a store that its ranks share.
@@ -107,6 +120,7 @@ type slot struct {
 	instance string
 	rank     int // Shared for a store
 	open     bool
+	everyone bool // a store of all instances
 	// stores are the slots of the stores that the ranks of its instance share; ranks is
 	// how many of them there are. Both are kept by relate, which changes no list.
 	stores []int
@@ -151,6 +165,30 @@ func (x *Index) space(key spaceKey, create bool) *space {
 		x.spaces[key] = s
 	}
 	return s
+}
+
+// Bytes are what all that the index knows takes.
+func (x *Index) Bytes() int64 { return x.budget.bytes.Load() }
+
+// Blocks returns how many blocks are known; those of several contexts count in each.
+func (x *Index) Blocks() (n uint64) {
+	for _, s := range x.allSpaces() {
+		s.mu.RLock()
+		n += uint64(s.records.used) //nolint:gosec // a count
+		s.mu.RUnlock()
+	}
+	return n
+}
+
+// allSpaces returns the spaces as they are now.
+func (x *Index) allSpaces() []*space {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	spaces := make([]*space, 0, len(x.spaces))
+	for _, s := range x.spaces {
+		spaces = append(spaces, s)
+	}
+	return spaces
 }
 
 // Tier is where a block is held.

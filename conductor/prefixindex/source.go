@@ -1,6 +1,10 @@
 package prefixindex
 
-import "github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+import (
+	"slices"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
 
 // Shared is the rank of a source that tells of a store which all ranks of an instance
 // can load from.
@@ -17,6 +21,8 @@ type Origin struct {
 	// Instance and Rank are what answers name; Rank may be Shared.
 	Instance string
 	Rank     int
+	// Everyone: the store, whose rank is Shared, is one that all instances can load from.
+	Everyone bool
 	// ReusesReported: the engine tells of blocks that a request reuses as it does of
 	// new ones (vLLM's kv_cache_report_mode "full"), so that what begins at a prompt's
 	// beginning and is held already is no further copy. It is also found out, see
@@ -27,6 +33,7 @@ type Origin struct {
 // Source is a stream of events. It is not safe for concurrent use.
 type Source struct {
 	origin Origin
+	index  *Index
 	space  *space
 	slot   int
 	lanes  map[int]uint32 // by KV-cache group
@@ -62,52 +69,71 @@ type Stats struct {
 
 // Open begins a stream. Two of one instance and rank are two: what either holds counts.
 func (x *Index) Open(origin Origin) *Source {
-	src := &Source{
-		origin: origin, space: x.space(keyOf(origin.Tenant, origin.Model, origin.LoRA, origin.Salt), true), lanes: map[int]uint32{},
-		hasher: hasher{seed: x.opts.Seed},
+	src := &Source{origin: origin, lanes: map[int]uint32{}, hasher: hasher{seed: x.opts.Seed}}
+	for !src.enter(x) {
 	}
-	s := src.space
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	made := slot{instance: origin.Instance, rank: origin.Rank, open: true}
-	for i := range s.slots {
-		if !s.slots[i].open && s.slots[i].windows == nil {
-			made.age = s.slots[i].age + 1
-			s.slots[i], src.slot = made, i
-			s.relate()
-			return src
-		}
-	}
-	s.budget.spend(slotBytes)
-	s.slots = append(s.slots, made)
-	src.slot = len(s.slots) - 1
-	s.relate()
 	return src
 }
 
-// relate notes which slots are of one instance.
+// enter takes a slot in the source's space, false when that has just ended.
+func (src *Source) enter(x *Index) bool {
+	o := &src.origin
+	s := x.space(keyOf(o.Tenant, o.Model, o.LoRA, o.Salt), true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	src.index, src.space = x, s
+	made := slot{instance: o.Instance, rank: o.Rank, open: true, everyone: o.Everyone && o.Rank == Shared}
+	src.slot = slices.IndexFunc(s.slots, func(known slot) bool { return !known.open && known.windows == nil })
+	if src.slot < 0 {
+		s.budget.spend(slotBytes)
+		s.slots = append(s.slots, slot{})
+		src.slot = len(s.slots) - 1
+	}
+	made.age = s.slots[src.slot].age + 1
+	s.slots[src.slot] = made
+	s.relate()
+	return true
+}
+
+// relate notes which slots are of one instance, and which are of all.
 func (s *space) relate() {
 	type instance struct {
 		stores []int
 		ranks  int
 	}
 	instances := map[string]instance{}
+	var everyone instance
 	for i := range s.slots {
 		sl := &s.slots[i]
-		if !sl.open {
-			continue
-		}
 		known := instances[sl.instance]
-		if sl.rank == Shared {
+		switch {
+		case !sl.open:
+			continue
+		case sl.everyone:
+			everyone.stores = append(everyone.stores, i)
+			continue
+		case sl.rank == Shared:
 			known.stores = append(known.stores, i)
-		} else {
+		default:
 			known.ranks++
+			everyone.ranks++
 		}
 		instances[sl.instance] = known
 	}
+	for name, known := range instances {
+		known.stores = append(known.stores, everyone.stores...)
+		instances[name] = known
+	}
 	for i := range s.slots {
 		sl := &s.slots[i]
-		sl.stores, sl.ranks = instances[sl.instance].stores, instances[sl.instance].ranks
+		of := instances[sl.instance]
+		if sl.everyone {
+			of = everyone
+		}
+		sl.stores, sl.ranks = of.stores, of.ranks
 	}
 }
 
@@ -136,14 +162,30 @@ func (src *Source) clearLocked() {
 	sl.age++
 }
 
-// Close forgets all and ends the stream.
+// Close forgets all and ends the stream. The memory of a space is given back with its last
+// stream; what others in it leave is used again.
 func (src *Source) Close() {
+	if s := src.space; src.leave() {
+		src.index.mu.Lock()
+		defer src.index.mu.Unlock()
+		delete(src.index.spaces, s.key)
+	}
+}
+
+// leave gives up the slot. It is true when it was the last one, and the space has ended.
+func (src *Source) leave() bool {
 	s := src.space
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	src.clearLocked()
 	s.slots[src.slot].open = false
 	s.relate()
+	if slices.ContainsFunc(s.slots, func(sl slot) bool { return sl.open }) {
+		return false
+	}
+	s.ended = true
+	s.budget.giveBack()
+	return true
 }
 
 // groupKind says what of a group a prefix needs.

@@ -15,13 +15,7 @@ type sweep struct {
 // tenant's model. It returns whether there is more to do. Apply does the same in
 // passing.
 func (x *Index) Sweep(pages int) (more bool) {
-	x.mu.RLock()
-	spaces := make([]*space, 0, len(x.spaces))
-	for _, s := range x.spaces {
-		spaces = append(spaces, s)
-	}
-	x.mu.RUnlock()
-	for _, s := range spaces {
+	for _, s := range x.allSpaces() {
 		s.mu.Lock()
 		more = s.sweepLocked(pages) || more
 		s.mu.Unlock()
