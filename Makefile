@@ -191,7 +191,7 @@ $(TOOLS)/golangci-lint:
 .PHONY: generate
 generate: ## generate the gRPC code anew (needs protoc and its Go plugins)
 	protoc --go_out=. --go_opt=module=github.com/mooncake-sidecar/sidecar \
-	  --go-grpc_out=. --go-grpc_opt=module=github.com/mooncake-sidecar/sidecar store/embedded/storepb/store.proto internal/admin/adminpb/admin.proto
+	  --go-grpc_out=. --go-grpc_opt=module=github.com/mooncake-sidecar/sidecar store/embedded/storepb/store.proto internal/admin/adminpb/admin.proto conductor/api/conductorpb/conductor.proto
 
 .PHONY: docs
 docs: ## generate docs/configuration.md anew
