@@ -12,6 +12,9 @@
 // drawn; figures of a round are compared with each other. Then all stay loaded, and
 // questions are asked of one after the other. Every answer is checked.
 //
+// Beside the time that passed stands the time that the indexer's process used processors
+// for: it says the same on a machine that others use, too.
+//
 // Memory is what is in use on the heap of a Go library after a collection, and the
 // resident memory of a service: what the operating system counts, garbage and empty
 // buffers included.

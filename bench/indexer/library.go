@@ -68,7 +68,7 @@ func (l *Library) Ask(_ context.Context, prompt int, _ string, times int) (Asked
 	if err != nil {
 		return Asked{}, err
 	}
-	return Asked{Each: a.Each, Engines: a.Engines, Blocks: a.Held}, nil
+	return Asked{Each: a.Each, CPU: a.CPU, Engines: a.Engines, Blocks: a.Held}, nil
 }
 
 func (l *Library) start(ctx context.Context) error {

@@ -41,6 +41,8 @@ type AskSample struct {
 	Hit    bool          `json:"hit"`
 	Round  int           `json:"round"`
 	Median time.Duration `json:"median_ns"`
+	// CPU is a question's share of the processor time of all of the turn.
+	CPU time.Duration `json:"cpu_ns"`
 }
 
 // Row is a figure of a system, and the ratio of ours to it.
@@ -73,7 +75,9 @@ func (r *Result) Rows() []Row {
 		if s.Hit {
 			hit = "hit"
 		}
-		t.add(fmt.Sprintf("query, %d tokens, %s, %s", s.Tokens, hit, s.Form), s.System, "ms", s.Round, float64(s.Median)/1e6)
+		what := fmt.Sprintf("query, %d tokens, %s, %s", s.Tokens, hit, s.Form)
+		t.add(what, s.System, "ms", s.Round, float64(s.Median)/1e6)
+		t.add(what+", processor", s.System, "ms", s.Round, float64(s.CPU)/1e6)
 	}
 	return t.rows(r.Ours)
 }

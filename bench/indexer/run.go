@@ -119,6 +119,6 @@ func (o *Options) turn(ctx context.Context, s System, n int, p Prompt, form stri
 	if blocks := p.Tokens / o.Full.BlockTokens; p.Holders > 0 && (a.Engines != p.Holders || a.Blocks != blocks) || p.Holders == 0 && a.Engines > 0 {
 		return sample, fmt.Errorf("%s says of a prompt of %d blocks, which %d engines hold, that %d hold %d or more", s.Name(), blocks, p.Holders, a.Engines, a.Blocks) //nolint:err113 // what went wrong
 	}
-	sample.Median = medianTime(a.Each)
+	sample.Median, sample.CPU = medianTime(a.Each), a.CPU/time.Duration(times)
 	return sample, nil
 }

@@ -3,7 +3,9 @@ package indexer
 import (
 	"bytes"
 	"context"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,7 +38,7 @@ func (d *double) Prompt(_ context.Context, p Prompt) error {
 }
 
 func (d *double) Ask(_ context.Context, prompt int, _ string, times int) (Asked, error) {
-	a := Asked{Each: make([]time.Duration, times)}
+	a := Asked{Each: make([]time.Duration, times), CPU: time.Duration(times) * d.took}
 	for i := range a.Each {
 		a.Each[i] = d.took
 	}
@@ -74,7 +76,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("%+v, %+v", ours, peer)
 	}
 	rows := r.Rows()
-	if len(rows) != 2*(2*2+1+2*2) {
+	if len(rows) != 2*(2*2+1+2*2*2) {
 		t.Errorf("%d rows", len(rows))
 	}
 	for i, row := range rows {
@@ -124,5 +126,31 @@ func TestHeld(t *testing.T) {
 		if _, _, body := d.Question(formJSON, []uint32{1, 20}, 16); !bytes.Contains(body, []byte("[1,20]")) {
 			t.Errorf("%s asks %s", d.Name(), body)
 		}
+	}
+}
+
+// A process's own time, seen from outside, is what it sees itself.
+func TestProcessTime(t *testing.T) {
+	before, err := processTime(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var usage syscall.Rusage
+	for {
+		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+			t.Fatal(err)
+		}
+		if now, err := processTime(os.Getpid()); err != nil || now < before {
+			t.Fatalf("%s after %s, %v", now, before, err)
+		} else if now > before {
+			break
+		}
+	}
+	seen, err := processTime(os.Getpid())
+	if own := time.Duration(usage.Utime.Nano() + usage.Stime.Nano()); err != nil || seen < own-time.Second {
+		t.Errorf("%s from outside, %s from inside, %v", seen, own, err)
+	}
+	if bytes, err := residentBytes(os.Getpid()); err != nil || bytes < 1<<20 {
+		t.Errorf("%d bytes, %v", bytes, err)
 	}
 }

@@ -15,8 +15,9 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/mooncake-sidecar/sidecar/bench/indexer/workload"
-	"github.com/mooncake-sidecar/sidecar/bench/machine"
 )
 
 // Dialect is how a service is started and spoken to.
@@ -207,6 +208,10 @@ func (s *Service) Prompt(ctx context.Context, p Prompt) error {
 func (s *Service) Ask(ctx context.Context, prompt int, form string, times int) (Asked, error) {
 	path, contentType, body := s.dialect.Question(form, s.prompts[prompt], s.load.BlockTokens)
 	a := Asked{Each: make([]time.Duration, times)}
+	busy, err := processTime(s.cmd.Process.Pid)
+	if err != nil {
+		return Asked{}, err
+	}
 	var answer []byte
 	for i := range a.Each {
 		var err error
@@ -217,6 +222,11 @@ func (s *Service) Ask(ctx context.Context, prompt int, form string, times int) (
 			return Asked{}, err
 		}
 	}
+	now, err := processTime(s.cmd.Process.Pid)
+	if err != nil {
+		return Asked{}, err
+	}
+	a.CPU = now - busy
 	held, err := s.dialect.Held(answer)
 	if err != nil {
 		return Asked{}, fmt.Errorf("%s answers %.200q: %w", s.Name(), answer, err)
@@ -321,17 +331,13 @@ func residentBytes(pid int) (int64, error) {
 	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid) //nolint:err113 // an old kernel
 }
 
-// processTime is the processor time of a process and of those below it.
+// processTime is the processor time of a process, all of its threads together.
 func processTime(pid int) (time.Duration, error) {
-	all, err := machine.Processes("/proc")
-	if err != nil {
+	// A process's clock has a number made of its own: see clock_getcpuclockid(3).
+	const scheduled = 2
+	var t unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &t); err != nil {
 		return 0, fmt.Errorf("reading a process's time: %w", err)
 	}
-	used := machine.Used(machine.Below(all, pid))
-	for _, p := range all {
-		if p.PID == pid {
-			used += p.Used
-		}
-	}
-	return used, nil
+	return time.Duration(t.Nano()), nil
 }

@@ -43,6 +43,8 @@ type Prompt struct {
 type Asked struct {
 	// Each is the time of each question, from the call to the answer.
 	Each []time.Duration
+	// CPU is what the indexer's process used for all of them.
+	CPU time.Duration
 	// Engines that hold something of the prompt, and the fewest blocks that one has.
 	Engines, Blocks int
 }

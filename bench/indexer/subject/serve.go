@@ -90,6 +90,7 @@ func do(c *Command, indexer Indexer) (*Answer, error) {
 		return &Answer{}, indexer.Store(batches)
 	case c.Ask != nil:
 		a := &Answer{Each: make([]time.Duration, c.Times)}
+		busy := processTime()
 		for i := range a.Each {
 			var err error
 			began := time.Now()
@@ -99,6 +100,7 @@ func do(c *Command, indexer Indexer) (*Answer, error) {
 				return nil, err
 			}
 		}
+		a.CPU = processTime() - busy
 		return a, nil
 	}
 	return nil, errors.New("no command")

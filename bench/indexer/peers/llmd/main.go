@@ -10,16 +10,19 @@ import (
 	"os"
 	"strconv"
 
+	"github.com/go-logr/logr"
 	"github.com/llm-d/llm-d-kv-cache/pkg/kvcache"
 	"github.com/llm-d/llm-d-kv-cache/pkg/kvcache/kvblock"
 	"github.com/llm-d/llm-d-kv-cache/pkg/kvevents"
 	"github.com/llm-d/llm-d-kv-cache/pkg/kvevents/engineadapter"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/mooncake-sidecar/sidecar/bench/indexer/subject"
 	"github.com/mooncake-sidecar/sidecar/bench/indexer/workload"
 )
 
 func main() {
+	log.SetLogger(logr.Discard()) // without, it is asked for one again and again
 	if err := subject.Serve(os.Stdin, os.Stdout, &llmd{}); err != nil {
 		fmt.Fprintln(os.Stderr, "llmd:", err) // whoever waits for an answer sees that there is none
 	}
