@@ -37,7 +37,6 @@ const (
 	InvalidPC         Code = 718
 	LaunchFailed      Code = 719
 	ExternalDevice    Code = 911
-	Unknown           Code = 999
 )
 
 // Error is a call that the driver refused or that found something wrong.
@@ -64,7 +63,8 @@ func (e *Error) Is(target error) bool {
 func (c Code) Error() string { return fmt.Sprintf("CUDA error %d", int(c)) }
 
 // Lost reports whether err is one after which the context, and with it all that
-// this process does with the device, is of no use any more.
+// this process does with the device, is of no use any more: what was enqueued is
+// ended.
 func Lost(err error) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -72,7 +72,7 @@ func Lost(err error) bool {
 	}
 	switch e.Code {
 	case ECCUncorrectable, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert, HardwareStack, IllegalInstr, MisalignedAddress,
-		InvalidAddrSpace, InvalidPC, LaunchFailed, ExternalDevice, Unknown:
+		InvalidAddrSpace, InvalidPC, LaunchFailed, ExternalDevice:
 		return true
 	}
 	return false

@@ -1,0 +1,97 @@
+package cudadev
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/internal/cuda"
+	"github.com/mooncake-sidecar/sidecar/internal/cuda/cudatest"
+)
+
+// TestRoundTrips stores and loads every layout, each way, with the store's memory
+// registered, in part, and not at all.
+func TestRoundTrips(t *testing.T) {
+	for _, way := range []Way{ByKernel, ByEngine, Measured} {
+		for _, defines := range [][]string{nil, {"WITHOUT_BATCH"}} {
+			t.Run(fmt.Sprint(way, defines), func(t *testing.T) {
+				r := newRig(t, func(c *Config) { c.Way = way }, defines...)
+				for i, l := range layouts() {
+					e := r.newEngine(l, uint64(i)).registered()
+					e.roundTrip(0)
+					if i == 0 && r.device.Stats().BufferedBytes == 0 {
+						t.Error("nothing was buffered with nothing registered")
+					}
+					r.prepare(1<<20+4096, false, 1<<20)
+					e.roundTrip(0)
+					e.roundTrip(1<<20 - 100_001) // across the border
+					r.prepare(memoryBytes, true, memoryBytes)
+					before := r.device.Stats().BufferedBytes
+					e.roundTrip(1<<20 - 100_001) // across two steps
+					if after := r.device.Stats().BufferedBytes; after != before {
+						t.Errorf("%s: %d bytes were buffered with everything registered", l.name, after-before)
+					}
+					e.close()
+					if n := r.device.Stats().RegisteredBytes; n != 0 {
+						t.Errorf("%d bytes are registered without an engine", n)
+					}
+					r.prepared.bytes, r.prepared.all = 0, false
+				}
+				s := r.device.Stats()
+				if way == ByKernel && (s.KernelBytes == 0 || s.EngineBytes != 0) || way == ByEngine && (s.KernelBytes != 0 || s.EngineBytes == 0) {
+					t.Errorf("%v: %+v", way, s)
+				}
+				if batched := r.double.Get(cudatest.Batches) > 0; batched != (defines == nil) {
+					t.Errorf("batched: %v", batched)
+				}
+				r.double.Empty()
+			})
+		}
+	}
+}
+
+// One launch copies what fits: a job of many small pieces is no more launches.
+func TestALaunchIsManyPieces(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.LaunchBytes = 1 << 20 })
+	e := r.newEngine(layouts()[3], 1).registered()
+	r.prepare(memoryBytes, true, memoryBytes)
+	before := r.double.Get(cudatest.Launches)
+	e.roundTrip(0) // 160 pieces each way
+	if n := r.double.Get(cudatest.Launches) - before; n != 2 {
+		t.Errorf("%d launches, want one each way", n)
+	}
+	e.close()
+}
+
+func TestNoDriver(t *testing.T) {
+	device := New(Config{Library: "libnone.so"}, NewPool())
+	if _, err := device.Probe(); !errors.Is(err, cuda.ErrNoDriver) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestDecide(t *testing.T) {
+	for _, c := range []struct {
+		kernel, engine int
+		want           Way
+	}{{100, 100, ByEngine}, {100, 109, ByEngine}, {100, 111, ByKernel}, {300, 100, ByEngine}} {
+		if got := decide(time.Duration(c.kernel), time.Duration(c.engine)); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// A measurement that can't be made costs nothing but itself.
+func TestNoRoomToMeasure(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Way = Measured })
+	r.double.Fail("cuMemAlloc_v2", int(cuda.OutOfMemory), 2, true) // the two slots have their lists
+	e := r.newEngine(layouts()[0], 1).registered()
+	if !r.log.has("could not be measured") {
+		t.Error("nothing was said")
+	}
+	r.double.Heal()
+	e.roundTrip(0)
+	e.close()
+	r.double.Empty()
+}

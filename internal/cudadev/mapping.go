@@ -1,0 +1,200 @@
+package cudadev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/cuda"
+	"github.com/mooncake-sidecar/sidecar/worker"
+)
+
+// segment is where the blocks have one of a shard's pieces.
+type segment struct {
+	at     cuda.Address // block 0's
+	stride uint64
+	bytes  uint64
+}
+
+// mapping is one engine rank's KV cache.
+type mapping struct {
+	device      *Device
+	gpu         *gpu
+	held        int         // shards of a block
+	shards      [][]segment // by group, and within it by shard
+	allocations []*allocation
+	ring        []cuda.Event // the engine's events
+	ways        [2]Way       // of stores and of loads
+	stores      chan func()
+
+	mu      sync.Mutex
+	closed  bool           // guarded by mu
+	batches sync.WaitGroup // and the goroutine of start
+}
+
+func (m *mapping) open(reg *connector.Register, fds []int) error {
+	bases := make([]cuda.Address, len(reg.Regions))
+	for i := range reg.Regions {
+		r := &reg.Regions[i]
+		held, err := m.gpu.allocations.hold(r, fds)
+		if err != nil {
+			return fmt.Errorf("%w %d: %w", ErrRegion, i, err)
+		}
+		m.allocations = append(m.allocations, held)
+		if r.Bytes > held.bytes || r.Address > held.bytes-r.Bytes {
+			return fmt.Errorf("%w %d: %d bytes at %d of an allocation of %d", ErrRegion, i, r.Bytes, r.Address, held.bytes)
+		}
+		bases[i] = held.at + cuda.Address(r.Address)
+	}
+	for _, s := range reg.Segments {
+		shard := s.Group*m.held + s.Shard
+		m.shards[shard] = append(m.shards[shard], segment{at: bases[s.Region] + cuda.Address(s.Offset), stride: s.BlockStride, bytes: s.Bytes})
+	}
+	for i, handle := range reg.Events {
+		event, err := m.gpu.OpenEvent(cuda.Handle(handle))
+		if err != nil {
+			return fmt.Errorf("event %d: %w", i, m.gpu.note(err))
+		}
+		m.ring = append(m.ring, event)
+	}
+	return nil
+}
+
+// queuedStores is more than the one batch that a store pipeline has under way.
+const queuedStores = 16
+
+// start begins the one thread, of low priority, that stores have: nobody waits for
+// them.
+func (m *mapping) start() {
+	m.stores = make(chan func(), queuedStores)
+	m.batches.Go(func() {
+		m.gpu.cfg.Background(func() {
+			for batch := range m.stores {
+				batch()
+			}
+		})
+	})
+}
+
+// PieceBytes implements worker.SizedMapping. A piece is several launches, so that
+// the GPU is busy while its bytes are summed.
+func (m *mapping) PieceBytes() (load, store int) {
+	return 16 * m.gpu.cfg.LaunchBytes, 4 * m.gpu.cfg.LaunchBytes
+}
+
+// Copy implements worker.Mapping.
+func (m *mapping) Copy(ctx context.Context, direction worker.Direction, after worker.Event, batch []worker.ShardCopy, done func(error)) {
+	m.mu.Lock()
+	closed, queued := m.closed, false
+	work := func() {
+		defer m.batches.Done()
+		done(m.run(ctx, direction, after, batch))
+	}
+	if !closed {
+		m.batches.Add(1)
+		if direction == worker.Store {
+			select {
+			case m.stores <- work:
+				queued = true
+			default: // a caller with many batches at once
+			}
+		}
+	}
+	m.mu.Unlock()
+	switch {
+	case closed:
+		done(errClosed)
+	case !queued:
+		go work()
+	}
+}
+
+// run copies a batch. When it returns the GPU does nothing for it any more.
+func (m *mapping) run(ctx context.Context, direction worker.Direction, after worker.Event, batch []worker.ShardCopy) error {
+	if err := m.gpu.lost(); err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	if err := m.await(ctx, after); err != nil {
+		return err
+	}
+	l, err := m.gpu.lane()
+	if err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	defer m.gpu.give(l)
+	way := m.ways[direction-worker.Store]
+	return newTransfer(ctx, m, l, way, direction, batch).run()
+}
+
+const (
+	// firstLook and longestLook are the waits between two looks at an event: the
+	// first is about what a record takes to be seen, the last what nobody notices.
+	firstLook   = 20 * time.Microsecond
+	longestLook = 500 * time.Microsecond
+)
+
+// await waits until the engine's event has happened, or the job is given up.
+func (m *mapping) await(ctx context.Context, after worker.Event) error {
+	if after == nil || m.gpu.cfg.broken.await {
+		return nil
+	}
+	slot, ok := after.(int)
+	if !ok || slot < 0 || slot >= len(m.ring) {
+		return fmt.Errorf("copy: %w: %v of %d", errNoEvent, after, len(m.ring))
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for look, waited := firstLook, false; ; look = min(2*look, longestLook) {
+		happened, err := m.gpu.Done(m.ring[slot])
+		if err != nil {
+			return fmt.Errorf("copy: wait for the engine: %w", m.gpu.note(err))
+		}
+		if happened {
+			return nil
+		}
+		if !waited {
+			waited = true
+			m.gpu.stats.waits.Add(1)
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		timer.Reset(look)
+		<-timer.C
+	}
+}
+
+// Close implements worker.Mapping.
+func (m *mapping) Close() error {
+	m.mu.Lock()
+	if !m.closed {
+		m.closed = true
+		close(m.stores)
+	}
+	m.mu.Unlock()
+	m.batches.Wait()
+	return m.unmap()
+}
+
+// unmap gives everything back. A second call does nothing.
+func (m *mapping) unmap() error {
+	if m.gpu == nil {
+		return nil
+	}
+	var errs []error
+	for _, event := range m.ring {
+		errs = append(errs, m.gpu.DestroyEvent(event))
+	}
+	for _, held := range m.allocations {
+		errs = append(errs, m.gpu.allocations.drop(held))
+	}
+	if m.gpu.lost() != nil {
+		errs = nil // it answers everything with its error
+	}
+	m.gpu, m.ring, m.allocations = nil, nil, nil
+	m.device.release()
+	return errors.Join(errs...)
+}
