@@ -1,0 +1,119 @@
+package router
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/contract"
+	"github.com/mooncake-sidecar/sidecar/conductor/prefixindex"
+)
+
+// catalog knows how the index is to be asked about a model: its services, looked at now
+// and then, for requests are many and services change seldom.
+type catalog struct {
+	index Index
+	known atomic.Pointer[services]
+}
+
+// services are the index's, as they were at a moment.
+type services struct {
+	at time.Time
+	// forms in which a model's blocks are told of.
+	forms map[modelName][]form
+	// follows has the instances whose events are followed.
+	follows map[string]bool
+	// stores has the instances of which a store is followed.
+	stores map[string]bool
+}
+
+type modelName struct{ tenant, model, lora string }
+
+// form is what blocks of a model have in common.
+type form struct {
+	blockTokens int
+	salt        string
+}
+
+// catalogAge is how old what is known of the services may be.
+const catalogAge = time.Second
+
+func (c *catalog) services(now time.Time) *services {
+	known := c.known.Load()
+	if known != nil && now.Sub(known.at) < catalogAge {
+		return known
+	}
+	fresh := &services{at: now, forms: map[modelName][]form{}, follows: map[string]bool{}, stores: map[string]bool{}}
+	if c.index != nil {
+		for _, s := range c.index.Services() {
+			fresh.add(&s)
+		}
+	}
+	c.known.Store(fresh)
+	return fresh
+}
+
+func (s *services) add(status *contract.Status) {
+	name, f := modelName{status.Tenant, status.Model, status.LoRA}, form{status.BlockTokens, status.AdditionalSalt}
+	if !slices.Contains(s.forms[name], f) {
+		s.forms[name] = append(s.forms[name], f)
+	}
+	if status.Rank == prefixindex.Shared {
+		s.stores[status.Instance] = true
+	} else {
+		s.follows[status.Instance] = true
+	}
+}
+
+// holding is what a rank has of a prompt, in tokens.
+type holding struct {
+	// local is what its engine needs not compute, stored what is in stores.
+	local, stored int
+	state         contract.State
+	known         bool
+}
+
+type rankName struct {
+	instance string
+	rank     int
+}
+
+// holdings asks the index who has how much of a request's prompt.
+func (c *catalog) holdings(r *request, now time.Time) map[rankName]holding {
+	if len(r.tokens) == 0 || c.index == nil {
+		return nil
+	}
+	all := map[rankName]holding{}
+	s := c.services(now)
+	var room [16]contract.RankMatch
+	// Engines that serve an adapter are registered for their base model, or for the adapter.
+	for _, name := range r.names() {
+		for _, f := range s.forms[name] {
+			q := contract.Query{
+				Tenant: r.tenant, Model: name.model, LoRA: r.lora, BlockTokens: f.blockTokens, Tokens: r.tokens,
+				CacheSalt: r.salt, AdditionalSalt: f.salt, HasAdditionalSalt: true,
+			}
+			for _, m := range c.index.Query(&q, room[:0]) {
+				if m.Foreign {
+					continue
+				}
+				at := rankName{m.Instance, m.Rank}
+				h := all[at]
+				h.local = max(h.local, m.Through[prefixindex.Disk])
+				h.stored = max(h.stored, m.In[prefixindex.CPU], m.In[prefixindex.Disk])
+				h.state, h.known = max(h.state, m.State), true
+				all[at] = h
+			}
+		}
+	}
+	return all
+}
+
+// names are those under which a request's model may be registered.
+func (r *request) names() []modelName {
+	names := []modelName{{r.tenant, r.base, ""}}
+	if r.lora != "" {
+		names = append(names, modelName{r.tenant, r.base, r.lora})
+	}
+	return names
+}

@@ -1,0 +1,129 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
+)
+
+var (
+	// errRefusedLate: the decode side has no room any more; the client has been told.
+	errRefusedLate = errors.New("refused when the prefill was done")
+	errPrefill     = errors.New("prefill")
+)
+
+// warm has an engine compute a prompt, or load it: one token is generated and thrown
+// away. extra fields go with the request.
+func (r *Router) warm(ctx context.Context, to fleet.Target, q *request, tokens []byte, extra []field) error {
+	e := r.fleet.Engine(to.Engine)
+	fields := []field{{"prompt", formatIDs(tokens)}, {"max_tokens", []byte("1")}, {"temperature", []byte("0")}}
+	if q.model != "" {
+		fields = append(fields, field{"model", appendText(nil, q.model)})
+	}
+	if q.salt != "" {
+		fields = append(fields, field{"cache_salt", appendText(nil, q.salt)})
+	}
+	content := (&body{}).with(append(fields, extra...)...)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, joinURL(e.URL, pathCompletions), bytes.NewReader(content))
+	if err != nil {
+		return fmt.Errorf("%w: %w", errPrefill, err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	authorize(request.Header, e, q.authorization)
+	if e.Ranks > 1 {
+		request.Header.Set("X-Data-Parallel-Rank", fmt.Sprint(to.Rank))
+	}
+	response, err := r.transport.RoundTrip(request)
+	if err != nil {
+		return fmt.Errorf("%w at %s: %w", errPrefill, e.Name, because(ctx, err))
+	}
+	defer response.Body.Close()
+	said, err := io.ReadAll(io.LimitReader(response.Body, maxTokensBody))
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w at %s: %w", errPrefill, e.Name, because(ctx, err))
+	case response.StatusCode == http.StatusTooManyRequests || response.StatusCode == http.StatusServiceUnavailable:
+		return fmt.Errorf("%w at %s: %w: %d", errPrefill, e.Name, errOverloaded, response.StatusCode)
+	case response.StatusCode != http.StatusOK:
+		return fmt.Errorf("%w at %s: %w %d: %.200s", errPrefill, e.Name, errAnswered, response.StatusCode, said)
+	}
+	return nil
+}
+
+// errAnswered: the engine is well, and does not do this.
+var errAnswered = errors.New("it answered")
+
+// handover has the prompt computed by the prefill engine, waits until it is stored, and
+// looks at the decode side anew. It says which engine failed. A request of which the
+// token ids are not all that there is goes to the decode engine alone, which can compute
+// prompts as well.
+func (c *call) handover(out *placed) (fleet.Target, error) {
+	r, q := c.router, c.request
+	if q.tokens == nil || !q.whole {
+		out.prefillFlight.End()
+		c.note("the decode engine does the prefill: the prompt's token ids are not known")
+		return fleet.Target{}, nil
+	}
+	err := r.warm(out.prefillCtx, out.prefill, q, q.tokens, nil)
+	if err == nil {
+		out.prefillFlight.First()
+	}
+	out.prefillFlight.End()
+	switch {
+	case errors.Is(err, errAnswered):
+		// What is wrong with the request the decode engine says in its own words.
+		c.note(err.Error())
+		return fleet.Target{}, nil
+	case err != nil:
+		return out.prefill, err
+	}
+	r.awaitStored(c.in.Context(), q, r.fleet.Engine(out.decode.Engine).Name)
+	ok, tbt := r.placer.redecide(c.in.Context(), q, out, c.not)
+	if !ok {
+		r.decisions.change(c.decision, func(d *Decision) { d.Refused, d.ExpectedTBT = "decode-busy", tbt.Seconds() })
+		r.refuse(c.w, c.decision, decodeBusy)
+		return fleet.Target{}, errRefusedLate
+	}
+	name := r.fleet.Engine(out.decode.Engine).Name
+	r.decisions.change(c.decision, func(d *Decision) { d.Decode, d.DecodeRank, d.ExpectedTBT = name, out.decode.Rank, tbt.Seconds() })
+	return fleet.Target{}, nil
+}
+
+func (c *call) note(text string) {
+	c.router.decisions.change(c.decision, func(d *Decision) { d.Note = text })
+}
+
+// awaitStored waits until the index says that a prompt's whole blocks can be loaded by
+// an instance, no longer than the handover's timeout. Where no store of the instance is
+// followed nobody would say so.
+func (r *Router) awaitStored(ctx context.Context, q *request, instance string) {
+	known := r.placer.catalog.services(time.Now())
+	if !known.stores[instance] {
+		return
+	}
+	block := max(r.prefixOf(q, q.tokens).BlockTokens, 1)
+	want := (q.count - 1) / block * block
+	ctx, cancel := context.WithTimeout(ctx, r.config.HandoverTimeout)
+	defer cancel()
+	for pause := time.Millisecond; ; pause = min(2*pause, 16*time.Millisecond) {
+		for at, h := range r.placer.catalog.holdings(q, time.Now()) {
+			if at.instance == instance && max(h.local, h.stored) >= want {
+				return
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			r.counts.handoversLate.Add(1)
+			return
+		}
+	}
+}

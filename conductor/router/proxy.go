@@ -1,0 +1,354 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
+	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
+)
+
+// readTimeout is how long a client may take to send its body.
+const readTimeout = time.Minute
+
+// complete proxies a request whose prompt is understood.
+func (r *Router) complete(w http.ResponseWriter, in *http.Request) {
+	began := time.Now()
+	wish, err := wishesOf(in.Header, &r.config)
+	if err != nil {
+		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
+		return
+	}
+	if !r.enter(w, in.Context(), wish.priority) {
+		return
+	}
+	defer r.gate.leave()
+	b, ok := r.readObject(w, in)
+	if !ok {
+		return
+	}
+	if wish.context != "" {
+		if b, err = r.contexts.expand(in.URL.Path, b, wish.tenant, wish.context, began); err != nil {
+			fail(w, http.StatusBadRequest, badRequest, "", err.Error())
+			return
+		}
+	}
+	q := &request{wishes: wish, authorization: in.Header.Get("Authorization")}
+	q.describe(in.URL.Path, b)
+	exact := r.tokens(in.Context(), q, b, r.waitForTokens())
+	c := &call{router: r, w: w, in: in, request: q, body: b, began: began, exact: exact}
+	c.run()
+}
+
+// enter waits for a place among the requests that are under way.
+func (r *Router) enter(w http.ResponseWriter, ctx context.Context, priority int) bool { //nolint:revive // as handlers have it
+	err := r.gate.enter(ctx, priority)
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, errFull):
+		r.counts.full.Add(1)
+		failLater(w, http.StatusTooManyRequests, tooMany, "full", "as many requests wait as may", time.Second)
+	}
+	return false
+}
+
+// readObject reads a request's body, within the limits.
+func (r *Router) readObject(w http.ResponseWriter, in *http.Request) (*body, bool) {
+	content, ok := r.readBody(w, in)
+	if !ok {
+		return nil, false
+	}
+	b, err := parseBody(content)
+	if err != nil {
+		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
+		return nil, false
+	}
+	return b, true
+}
+
+func (r *Router) readBody(w http.ResponseWriter, in *http.Request) ([]byte, bool) {
+	tooLong := func() {
+		fail(w, http.StatusRequestEntityTooLarge, badRequest, "", fmt.Sprintf("the body has more than %d bytes", r.config.MaxBodyBytes))
+	}
+	if in.ContentLength > r.config.MaxBodyBytes {
+		tooLong()
+		return nil, false
+	}
+	control := http.NewResponseController(w)
+	_ = control.SetReadDeadline(time.Now().Add(readTimeout)) // who can't has none
+	var content bytes.Buffer
+	if in.ContentLength > 0 {
+		content.Grow(int(in.ContentLength) + bytes.MinRead)
+	}
+	_, err := content.ReadFrom(http.MaxBytesReader(w, in.Body, r.config.MaxBodyBytes))
+	_ = control.SetReadDeadline(time.Time{})
+	var long *http.MaxBytesError
+	switch {
+	case errors.As(err, &long):
+		tooLong()
+		return nil, false
+	case err != nil:
+		fail(w, http.StatusBadRequest, badRequest, "", "the body can't be read")
+		return nil, false
+	}
+	return content.Bytes(), true
+}
+
+// waitForTokens is how long a request waits for its token ids. With prefill and decode
+// apart more depends on them.
+func (r *Router) waitForTokens() time.Duration {
+	for i := range r.fleet.Len() {
+		if r.fleet.Engine(i).Role == fleet.Decode {
+			return max(r.config.TokenizeTimeout, r.config.HandoverTimeout)
+		}
+	}
+	return r.config.TokenizeTimeout
+}
+
+// tokens finds out a request's token ids, and whether they are exactly what the engine
+// would make of it.
+func (r *Router) tokens(ctx context.Context, q *request, b *body, wait time.Duration) (exact bool) {
+	q.base, q.lora = q.model, ""
+	if m, ok := r.fleet.Model(q.model); ok && m.Parent != "" {
+		q.base, q.lora = m.Parent, m.ID
+	}
+	defer q.hash(r.placer.seed)
+	if q.tokens != nil {
+		return !b.given("truncate_prompt_tokens")
+	}
+	question, exact, err := questionOf(q.path, b)
+	if err != nil {
+		q.why = err.Error()
+		return false
+	}
+	if q.path == pathChat && hasMedia(b.get("messages")) {
+		exact, q.whole = false, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	ids, err := r.tokenizer.ids(ctx, q.model, question, q.authorization)
+	if err != nil {
+		q.why = err.Error()
+		return false
+	}
+	q.setTokens(ids)
+	return exact
+}
+
+// hasMedia tells whether messages have something in them that is no text. It may say so
+// of some that do not.
+func hasMedia(messages []byte) bool {
+	for _, word := range [...]string{`"image`, `"audio`, `"video`, `"input_`, `"file`} {
+		if bytes.Contains(messages, []byte(word)) {
+			return true
+		}
+	}
+	return false
+}
+
+// call is one request on its way.
+type call struct {
+	router   *Router
+	w        http.ResponseWriter
+	in       *http.Request
+	request  *request
+	body     *body
+	exact    bool
+	began    time.Time
+	decision *Decision
+	// not are the engines that failed it.
+	not []int
+}
+
+// run sends the request until an engine answers.
+func (c *call) run() {
+	r := c.router
+	for attempt := 1; ; attempt++ {
+		out, none := r.placer.place(c.in.Context(), c.request, choice{not: c.not})
+		if none != somebody {
+			c.nobody(none)
+			return
+		}
+		c.decided(out.decision)
+		if out.refused != scheduler.Accepted {
+			r.refuse(c.w, c.decision, out.refused)
+			return
+		}
+		r.order(out.copy)
+		a, to, err := c.attempt(&out, attempt == r.config.Attempts)
+		switch {
+		case err == nil && a == nil: // it was refused at the second check
+			return
+		case err == nil:
+			c.pass(a, &out)
+			return
+		case c.in.Context().Err() != nil:
+			out.end()
+			c.over(0, errClient)
+			return
+		}
+		out.end()
+		r.failed(to, err)
+		r.counts.retries.Add(1)
+		c.not = append(c.not, to.Engine)
+		name := r.fleet.Engine(to.Engine).Name
+		r.decisions.change(c.decision, func(d *Decision) { d.Attempts = append(d.Attempts, Attempt{name, err.Error()}) })
+		if attempt == r.config.Attempts {
+			c.over(http.StatusBadGateway, err)
+			fail(c.w, http.StatusBadGateway, badGateway, "", fmt.Sprintf("no engine answered, of %d that were asked", attempt))
+			return
+		}
+	}
+}
+
+// end takes what was counted in off.
+func (p *placed) end() {
+	p.flight.End()
+	if p.prefillFlight != nil {
+		p.prefillFlight.End()
+	}
+}
+
+// attempt sends the request where it was placed. It says which engine failed. On the
+// last attempt what an overloaded engine says is the answer.
+func (c *call) attempt(out *placed, last bool) (*answer, fleet.Target, error) {
+	if out.apart {
+		if to, err := c.handover(out); err != nil {
+			if errors.Is(err, errRefusedLate) {
+				return nil, to, nil
+			}
+			return nil, to, err
+		}
+	}
+	a, err := c.router.send(out.ctx, out.decode, c.in, c.content(out))
+	if err != nil {
+		return nil, out.decode, err
+	}
+	if status := a.response.StatusCode; !last && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusBadGateway) {
+		c.router.release(a)
+		return nil, out.decode, fmt.Errorf("%w: %d", errOverloaded, status)
+	}
+	return a, out.decode, nil
+}
+
+// content is what the engine is sent: the client's bytes, unless something has to be put
+// in.
+func (c *call) content(out *placed) []byte {
+	var changes []field
+	if c.router.config.SendTokens && c.exact && c.request.path == pathCompletions && !c.body.given("echo") && !c.body.isTrue("return_prompt_text") && c.body.get("prompt")[0] == '"' {
+		changes = append(changes, field{"prompt", formatIDs(c.request.tokens)})
+	}
+	if c.router.config.SendPriority && !c.body.given("priority") {
+		changes = append(changes, field{"priority", strconv.AppendInt(nil, int64(out.priority), 10)})
+	}
+	if changes == nil {
+		return c.body.raw
+	}
+	return c.body.with(changes...)
+}
+
+// pass passes an answer on and takes account of it.
+func (c *call) pass(a *answer, out *placed) {
+	r := c.router
+	defer r.release(a)
+	defer out.end()
+	h := c.w.Header()
+	h.Set(headerEngine, r.fleet.Engine(out.decode.Engine).Name)
+	h.Set(headerDecision, strconv.FormatUint(c.decision.ID, 10))
+	if c.request.tokens != nil {
+		h.Set(headerCached, strconv.Itoa(c.decision.CachedTokens))
+	}
+	events := isEvents(a.response.Header) && a.response.StatusCode == http.StatusOK
+	if !events && out.flight != nil && a.response.StatusCode != http.StatusOK {
+		out.flight.End() // an error teaches nothing
+	}
+	first := true
+	err := r.copyAnswer(c.w, a, func(part []byte) {
+		n := 1
+		if events {
+			n = bytes.Count(part, []byte("data:"))
+		}
+		if first {
+			first = false
+			out.flight.First()
+			ttft := time.Since(c.began).Seconds()
+			r.decisions.change(c.decision, func(d *Decision) { d.TookTTFT = ttft })
+			return
+		}
+		if events {
+			out.flight.Tokens(n)
+		}
+	})
+	c.over(a.response.StatusCode, err)
+	switch {
+	case err == nil:
+	case errors.Is(err, errClient), c.in.Context().Err() != nil:
+		r.counts.left.Add(1)
+	default:
+		r.counts.broken.Add(1)
+		r.failed(out.decode, err)
+		panic(http.ErrAbortHandler) // net/http breaks the connection off
+	}
+}
+
+// decided takes note of a decision. Of a request that is sent again the first keeps its
+// number and has the later one's content.
+func (c *call) decided(made *Decision) {
+	if c.decision == nil {
+		c.decision = made
+		c.router.decisions.add(made)
+		return
+	}
+	c.router.decisions.change(c.decision, func(d *Decision) {
+		made.ID, made.Attempts = d.ID, d.Attempts
+		*d = *made
+	})
+}
+
+// over takes note of how it ended.
+func (c *call) over(status int, err error) {
+	if c.decision == nil {
+		return
+	}
+	took := time.Since(c.began).Seconds()
+	c.router.decisions.change(c.decision, func(d *Decision) {
+		d.Status, d.Took = status, took
+		if err != nil && !errors.Is(err, io.EOF) {
+			d.Failed = err.Error()
+		}
+	})
+}
+
+// nobody answers that there is no engine.
+func (c *call) nobody(why nobody) {
+	c.over(http.StatusServiceUnavailable, nil)
+	c.router.nobody(c.w, why, c.request.model)
+}
+
+func (r *Router) nobody(w http.ResponseWriter, why nobody, model string) {
+	r.counts.nobody.Add(1)
+	if why == noneServes {
+		fail(w, http.StatusNotFound, notFound, "", fmt.Sprintf("the model %.200q does not exist", model))
+		return
+	}
+	failLater(w, http.StatusServiceUnavailable, unavailable, "no-engine", "no engine is in use", 2*time.Second)
+}
+
+// refuse answers a request that the scheduler refused, and says when it may fit.
+func (r *Router) refuse(w http.ResponseWriter, d *Decision, why scheduler.Reason) {
+	r.counts.refused(why)
+	later := time.Second
+	if why == scheduler.LateFirstToken {
+		later = time.Duration((d.Expected - d.TTFT) * float64(time.Second))
+	}
+	w.Header().Set(headerDecision, strconv.FormatUint(d.ID, 10))
+	r.decisions.change(d, func(d *Decision) { d.Status = http.StatusTooManyRequests })
+	failLater(w, http.StatusTooManyRequests, tooMany, why.String(), "the request's objectives can't be met now", later)
+}

@@ -1,0 +1,183 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
+)
+
+var (
+	errTokenize = errors.New("tokenize")
+	// errNoQuestion: what a request's token ids are can't be asked.
+	errNoQuestion = errors.New("its token ids can't be asked for")
+)
+
+// tokenizer asks engines for token ids.
+type tokenizer struct {
+	fleet     *fleet.Fleet
+	transport http.RoundTripper
+	cache     *tokenCache
+	// timeout of a question. It goes on when those who wait for it have gone, so that its
+	// answer is there for the next.
+	timeout time.Duration
+	turn    atomic.Uint64
+	// running questions are waited for by close, and end with lifetime.
+	running  sync.WaitGroup
+	lifetime context.Context //nolint:containedctx // of questions, which outlive requests
+	cancel   context.CancelFunc
+}
+
+func newTokenizer(f *fleet.Fleet, transport http.RoundTripper, maxBytes int64) *tokenizer {
+	t := &tokenizer{fleet: f, transport: transport, cache: newTokenCache(maxBytes), timeout: maxTokenize}
+	t.lifetime, t.cancel = context.WithCancel(context.Background())
+	return t
+}
+
+// close ends all questions.
+func (t *tokenizer) close() {
+	t.cancel()
+	t.running.Wait()
+}
+
+const (
+	// maxTokenize is how long a question may take.
+	maxTokenize = 10 * time.Second
+	// maxTokensBody bounds its answer.
+	maxTokensBody = 64 << 20
+)
+
+// ids returns a request's token ids, as far as they are known until ctx ends.
+func (t *tokenizer) ids(ctx context.Context, model, question, authorization string) ([]byte, error) {
+	if t.lifetime.Err() != nil {
+		return nil, errTokenize
+	}
+	sum := sha256.Sum256([]byte(question))
+	return t.cache.get(ctx, sum, func(answer func([]byte, error)) {
+		t.running.Go(func() { answer(t.ask(model, question, authorization)) })
+	})
+}
+
+// ask asks one engine, and another if that one is gone.
+func (t *tokenizer) ask(model, question, authorization string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(t.lifetime, t.timeout)
+	defer cancel()
+	all := t.fleet.Candidates(model, nil)
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%w: no engine serves %q", errTokenize, model)
+	}
+	var err error
+	for range min(len(all), 2) {
+		i := all[t.turn.Add(1)%uint64(len(all))].Engine
+		var ids []byte
+		if ids, err = t.askEngine(ctx, t.fleet.Engine(i), question, authorization); err == nil || ctx.Err() != nil {
+			return ids, err
+		}
+	}
+	return nil, err
+}
+
+func (t *tokenizer) askEngine(ctx context.Context, e *fleet.Engine, question, authorization string) ([]byte, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, joinURL(e.URL, "/tokenize"), bytes.NewReader([]byte(question)))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errTokenize, err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	authorize(request.Header, e, authorization)
+	response, err := t.transport.RoundTrip(request)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errTokenize, err)
+	}
+	defer response.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(response.Body, maxTokensBody+1))
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errTokenize, err)
+	case response.StatusCode != http.StatusOK:
+		return nil, fmt.Errorf("%w: %s: %.200s", errTokenize, response.Status, answer)
+	case len(answer) > maxTokensBody:
+		return nil, fmt.Errorf("%w: an answer of more than %d bytes", errTokenize, maxTokensBody)
+	}
+	b, err := parseBody(answer)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errTokenize, err)
+	}
+	ids, err := parseIDs(b.get("tokens"))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errTokenize, err)
+	}
+	return ids, nil
+}
+
+// questionOf returns what /tokenize is to be asked for a request's token ids, and
+// whether what an engine makes of the request is the same to the last token.
+func questionOf(path string, b *body) (question string, exact bool, err error) {
+	copied := func(names ...string) (fields []field) {
+		for _, name := range names {
+			if b.given(name) {
+				fields = append(fields, field{name, b.get(name)})
+			}
+		}
+		return fields
+	}
+	empty := &body{}
+	switch path {
+	case pathCompletions:
+		prompt := b.get("prompt")
+		if len(prompt) == 0 || prompt[0] != '"' || b.given("suffix") || b.given("prompt_embeds") {
+			return "", false, errNoQuestion
+		}
+		return string(empty.with(copied("model", "prompt", "add_special_tokens")...)), !b.given("truncate_prompt_tokens"), nil
+	case pathChat:
+		if !b.given("messages") {
+			return "", false, errNoQuestion
+		}
+		fields := copied("model", "messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens",
+			"chat_template", "media_io_kwargs", "mm_processor_kwargs")
+		kwargs, err := templateKwargs(b)
+		if err != nil {
+			return "", false, err
+		}
+		if kwargs != nil {
+			fields = append(fields, field{"chat_template_kwargs", kwargs})
+		}
+		return string(empty.with(fields...)), !b.given("truncate_prompt_tokens"), nil
+	}
+	return "", false, errNoQuestion
+}
+
+// templateKwargs are what a chat's template is given: /tokenize takes them by this field
+// alone, chats by fields of their own as well.
+func templateKwargs(b *body) ([]byte, error) {
+	var changes []field
+	for _, name := range [...]string{"documents", "reasoning_effort"} {
+		if b.given(name) {
+			changes = append(changes, field{name, b.get(name)})
+		}
+	}
+	own := &body{raw: []byte("{}")}
+	if b.given("chat_template_kwargs") {
+		var err error
+		if own, err = parseBody(b.get("chat_template_kwargs")); err != nil {
+			return nil, err
+		}
+	} else if changes == nil {
+		return nil, nil
+	}
+	if effort := b.text("reasoning_effort"); effort != "" && own.get("enable_thinking") == nil {
+		thinking := "true"
+		if effort == "none" {
+			thinking = "false"
+		}
+		changes = append(changes, field{"enable_thinking", []byte(thinking)})
+	}
+	return own.with(changes...), nil
+}
