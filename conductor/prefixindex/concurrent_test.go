@@ -22,15 +22,16 @@ func TestConcurrently(t *testing.T) {
 			random := rand.New(rand.NewPCG(uint64(n), 1))
 			src := x.Open(Origin{Model: "m", Instance: fmt.Sprint("e", n)})
 			for range 1000 {
-				// Its last source ends the other model's space, which then is opened anew.
-				other := x.Open(Origin{Model: "other", Instance: "o"})
-				apply(other, blocks("GPU", 0, 7))
-				if other.Stats().Stored != 1 {
-					t.Error("a space has ended with a source in it")
-				}
-				other.Close()
 				first := kvevents.Hash(1 + random.IntN(500))
 				switch random.IntN(20) {
+				case 19:
+					// Its last source ends the other model's space, which then is opened anew.
+					other := x.Open(Origin{Model: "other", Instance: "o"})
+					apply(other, blocks("GPU", 0, 7))
+					if other.Stats().Stored != 1 {
+						t.Error("a space has ended with a source in it")
+					}
+					other.Close()
 				case 0:
 					apply(src, &kvevents.AllBlocksCleared{})
 				case 1:

@@ -26,7 +26,7 @@ type Package struct {
 // The layers. A path stands for itself and, ending in a slash, for all below.
 var (
 	// pure packages compute: no I/O, no clock, nothing of ours but each other.
-	pure = []string{"internal/kv", "internal/index", "internal/evict", "internal/missratio", "internal/jobqueue", "internal/topology", "internal/wire", "coordinator", "connector", "conductor/kvevents", "conductor/prefixindex", "conductor/follow", "conductor/scheduler", "conductor/contract"}
+	pure = []string{"internal/kv", "internal/index", "internal/evict", "internal/missratio", "internal/jobqueue", "internal/topology", "internal/wire", "coordinator", "connector", "conductor/kvevents", "conductor/prefixindex", "conductor/follow", "conductor/scheduler", "conductor/contract", "conductor/enginehash"}
 	// roles use pure packages and the store's interface.
 	roles = []string{"lookupd/", "worker", "store/embedded/", "store/mooncake/", "conductor/"}
 	// edges touch the operating system, devices and C libraries.
