@@ -50,6 +50,8 @@ func FuzzJSONQuery(f *testing.F) {
 		`{"model":"m","token_ids":[1,]}`, `{"model":"m","token_ids":null}`, `{"Model":"m","TOKEN_IDS":[7],"model":null,"model":"n"}`,
 		`{"model":"m","token_ids":[1],"token_ids":[2,3],"block_size":16}`, `{"model":"m","token_ids":[4294967296]}`, `{"model":"m","token_ids":[1]}x`,
 		`{"model":"m" "token_ids":[1]}`, "{\"model\":\"a\x00\",\"token_ids\":[]}", "{\"model\":\"\xff\",\"token_ids\":[]}", `{"model":"m","token_ids":[nul]}`,
+		`{"model":"m","token_ids":[1, 22, 333, 4444, 55555, 666666, 7777777, 88888888, 999999999,1234567 ,0, 00, 1]}`,
+		`{"model":"m","token_ids":[1,22,333,4444,55555,666666,7777777,12345678,4294967295,0,10,  9, 8 ,7,6,5,4,3,2,1]}`,
 		`{"model":"m","token_ids":[1],"block_size":9223372036854775808}`, `{"model":"m","token_ids":[1],"block_size":1e1}`, ` {"model" : "m","token_ids":[[1]]} `,
 	} {
 		f.Add([]byte(body))

@@ -198,6 +198,9 @@ type sent struct {
 
 // Write implements io.Writer.
 func (w *sent) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil // or the answer would begin
+	}
 	n, err := w.ResponseWriter.Write(p)
 	w.n += int64(n)
 	return n, err
