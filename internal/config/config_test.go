@@ -242,7 +242,7 @@ func TestUnknownKeysAreNamedWithTheNearest(t *testing.T) {
 		"lookupd:\n  store_byte: 1GiB\n":       `line 2: bad value: unknown key "store_byte" in section lookupd; did you mean "store_bytes"?`,
 		"store_bytes: 1GiB\n":                  `it belongs into section lookupd`,
 		"worker:\n  log_level: info\n":         `it belongs to the top of the file`,
-		"qqqqqqqqqqqqqq: 1\n":                  `known are lookupd, worker, runtime_dir`,
+		"qqqqqqqqqqqqqq: 1\n":                  `known are lookupd, worker, conductor, runtime_dir`,
 		"lookupd: 5\n":                         `want keys and values in section lookupd`,
 		"worker:\n  queue_jobs: {a: 1}\n":      `queue_jobs: want a single value`,
 		"? [a, b]\n: 1\n":                      `unknown key`,

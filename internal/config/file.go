@@ -78,8 +78,8 @@ func parseFile(data []byte) ([]fileValue, error) {
 
 // knownKeys lists the keys of each section.
 func knownKeys() map[string][]string {
-	known := map[string][]string{SectionCommon: {SectionLookupd, SectionWorker}}
-	for _, f := range append((&LookupdConfig{}).Fields(), (&WorkerConfig{}).Fields()...) {
+	known := map[string][]string{SectionCommon: {SectionLookupd, SectionWorker, SectionConductor}}
+	for _, f := range slices.Concat((&LookupdConfig{}).Fields(), (&WorkerConfig{}).Fields(), (&ConductorConfig{}).Fields()) {
 		if !f.NotInFile && !slices.Contains(known[f.Section], f.Key) {
 			known[f.Section] = append(known[f.Section], f.Key)
 		}
@@ -129,7 +129,7 @@ func (p *fileParser) mapping(node *yaml.Node, section string) {
 // unknown refuses a key and says which was meant.
 func (p *fileParser) unknown(key *yaml.Node, section string) {
 	name := key.Value
-	for _, other := range []string{SectionCommon, SectionLookupd, SectionWorker} {
+	for _, other := range []string{SectionCommon, SectionLookupd, SectionWorker, SectionConductor} {
 		if other != section && slices.Contains(p.known[other], name) {
 			p.fault(key.Line, "unknown key %q%s; it belongs %s", name, inSection(section), belongs(other))
 			return

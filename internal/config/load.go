@@ -66,12 +66,14 @@ func LoadWorker(src Source) (*WorkerConfig, []Setting, error) {
 func CheckFile(name string, root fs.FS) error {
 	src := Source{File: name, Root: root, Env: func(string) (string, bool) { return "", false }}
 	values, err := src.readFile()
-	lookupd, worker := &LookupdConfig{}, &WorkerConfig{}
-	faults := []error{err, inFile(name, errors.Join(apply(lookupd.Fields(), values), apply(worker.Fields(), section(values, SectionWorker))))}
-	worker.Common = lookupd.Common
+	lookupd, worker, conductor := &LookupdConfig{}, &WorkerConfig{}, &ConductorConfig{}
+	faults := []error{err, inFile(name, errors.Join(apply(lookupd.Fields(), values), apply(worker.Fields(), section(values, SectionWorker)),
+		apply(conductor.Fields(), section(values, SectionConductor))))}
+	worker.Common, conductor.Common = lookupd.Common, lookupd.Common
 	lookupd.SetDefaults(src.root())
 	worker.SetDefaults()
-	faults = append(faults, inFile(name, errors.Join(append(append(lookupd.Common.faults(), lookupd.faults()...), worker.faults()...)...)))
+	conductor.SetDefaults(src.root())
+	faults = append(faults, inFile(name, errors.Join(slices.Concat(lookupd.Common.faults(), lookupd.faults(), worker.faults(), conductor.faults())...)))
 	return errors.Join(faults...)
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
@@ -51,11 +52,12 @@ func page(root string) (string, error) {
 		row(&b, code(k.name), k.help)
 	}
 	b.WriteString("\n## The daemons\n\n" + daemonsHead)
-	fields := append((&config.LookupdConfig{}).Fields(), (&config.WorkerConfig{}).Fields()...)
+	fields := slices.Concat((&config.LookupdConfig{}).Fields(), (&config.WorkerConfig{}).Fields(), (&config.ConductorConfig{}).Fields())
 	for _, s := range []struct{ section, title, text string }{
 		{config.SectionCommon, "All daemons", "At the top of the file."},
 		{config.SectionLookupd, "mooncake-lookupd", "In section `lookupd`."},
 		{config.SectionWorker, "mooncake-worker", "In section `worker`."},
+		{config.SectionConductor, "mooncake-conductor", "In section `conductor`; see [conductor.md](conductor.md). Mooncake Conductor's file and variables are read, too, behind all of these."},
 	} {
 		fmt.Fprintf(&b, "\n### %s\n\n%s\n\n| key | flag | variable | type | default | |\n|---|---|---|---|---|---|\n", s.title, s.text)
 		seen := map[string]bool{}
