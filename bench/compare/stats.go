@@ -58,6 +58,42 @@ func Bootstrap(n int, seed uint64, statistic func(pairs []int) float64) Interval
 	return result
 }
 
+// Pick is a pair of a group, both by index.
+type Pick struct{ Group, Pair int }
+
+// BootstrapGroups is Bootstrap for pairs that were measured in groups, whose pairs have
+// more in common than the time of day: groups are drawn first, and then pairs of each
+// that was drawn. sizes are how many pairs groups have. One group says nothing of how
+// groups vary; the interval is then over its pairs.
+func BootstrapGroups(sizes []int, seed uint64, statistic func(picks []Pick) float64) Interval {
+	var picks []Pick
+	for g, n := range sizes {
+		for i := range n {
+			picks = append(picks, Pick{g, i})
+		}
+	}
+	if len(picks) == 0 {
+		return Interval{math.NaN(), math.NaN(), math.NaN()}
+	}
+	result := Interval{Value: statistic(picks)}
+	rng := rand.New(rand.NewPCG(seed, uint64(len(picks))))
+	var found []float64
+	for range resamples {
+		picks = picks[:0]
+		for range sizes {
+			g := rng.IntN(len(sizes))
+			for range sizes[g] {
+				picks = append(picks, Pick{g, rng.IntN(sizes[g])})
+			}
+		}
+		if len(picks) > 0 { // groups may be empty
+			found = append(found, statistic(picks))
+		}
+	}
+	result.Low, result.High = Quantile(found, 0.025), Quantile(found, 0.975)
+	return result
+}
+
 // medianOf is the median of what value says about the pairs.
 func medianOf(pairs []int, value func(pair int) float64) float64 {
 	values := make([]float64, len(pairs))

@@ -78,3 +78,33 @@ func TestBootstrapCoverage(t *testing.T) {
 		t.Errorf("%d of %d intervals hold the median", held, runs)
 	}
 }
+
+// TestBootstrapGroups: where groups differ and pairs of a group do not, the interval
+// is the groups'; with one group it is its pairs'.
+func TestBootstrapGroups(t *testing.T) {
+	values := [][]float64{{1, 1, 1}, {3, 3, 3}, {2, 2, 2}}
+	mean := func(picks []Pick) float64 {
+		sum := 0.0
+		for _, p := range picks {
+			sum += values[p.Group][p.Pair]
+		}
+		return sum / float64(len(picks))
+	}
+	i := BootstrapGroups([]int{3, 3, 3}, 1, mean)
+	if i.Value != 2 || i.Low > 1.34 || i.Low < 1 || i.High < 2.66 || i.High > 3 {
+		t.Errorf("groups that differ: %+v", i)
+	}
+	if flat := BootstrapGroups([]int{3}, 1, mean); flat != (Interval{1, 1, 1}) {
+		t.Errorf("one group of equals: %+v", flat)
+	}
+	values = [][]float64{{1, 2, 3}}
+	if i := BootstrapGroups([]int{3}, 1, mean); i.Value != 2 || i.Low >= i.Value || i.High <= i.Value {
+		t.Errorf("one group: %+v", i)
+	}
+	if i := BootstrapGroups(nil, 1, mean); !math.IsNaN(i.Value) {
+		t.Errorf("no group: %+v", i)
+	}
+	if again := BootstrapGroups([]int{3}, 1, mean); again != BootstrapGroups([]int{3}, 1, mean) {
+		t.Error("the same seed gives another interval")
+	}
+}

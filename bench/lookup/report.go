@@ -12,8 +12,8 @@ import (
 const (
 	// shareOfInTree is the most of the in-tree server's time that ours may take.
 	shareOfInTree = 0.02
-	// crowdSpread is the most that the slowest hundredth may take over the median.
-	crowdSpread = 10
+	// CrowdSpread is the most that the slowest hundredth may take over the median.
+	CrowdSpread = 10
 )
 
 // Row is what one client saw of one server for one question.
@@ -34,6 +34,8 @@ type Row struct {
 	// question, 0 where there is none, and for the client in Go. It is judged where
 	// there is a target.
 	Ratio float64 `json:"ratio_to_intree,omitempty"`
+	// TargetRatio is the most that Ratio may be, 0 for no target.
+	TargetRatio float64 `json:"target_ratio,omitempty"`
 }
 
 // Crowd is what many clients at once saw.
@@ -110,14 +112,15 @@ func (r *Result) judge(limits, shares map[string]float64) {
 			continue
 		}
 		row.Ratio = row.MedianMicros / r.Rows[at].MedianMicros
-		if share := shares[row.Question]; share > 0 && row.Ratio > share {
+		row.TargetRatio = shares[row.Question]
+		if share := row.TargetRatio; share > 0 && row.Ratio > share {
 			r.Missed = append(r.Missed, fmt.Sprintf("%s, client %s: %.2f %% of the in-tree server's time, at most %.0f %%",
 				row.Question, row.Client, 100*row.Ratio, 100*share))
 		}
 	}
 	for i := range r.Crowds {
-		if c := &r.Crowds[i]; c.Ratio > crowdSpread {
-			r.Missed = append(r.Missed, fmt.Sprintf("%s, %d clients: the slowest hundredth takes %.1f medians, at most %d", c.Question, c.Clients, c.Ratio, crowdSpread))
+		if c := &r.Crowds[i]; c.Ratio > CrowdSpread {
+			r.Missed = append(r.Missed, fmt.Sprintf("%s, %d clients: the slowest hundredth takes %.1f medians, at most %d", c.Question, c.Clients, c.Ratio, CrowdSpread))
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/bits"
 
 	"github.com/mooncake-sidecar/sidecar/coordinator"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -34,13 +35,11 @@ type request struct {
 	HashIDs     []int64 `json:"hash_ids"`
 }
 
-// key is a chunk of the replayed store: the trace's block and the chunk's place
-// within it. A block id has one place in one prefix, so that it stands for a
-// chained hash.
-type key struct {
-	block int64
-	part  int
-}
+// parts are the chunks of one of the trace's blocks that are stored, a bit each. A
+// block id has one place in one prefix, so that id and part stand for a chained hash.
+type parts [traceBlockTokens / 64]uint64
+
+func (p *parts) has(i int) bool { return p != nil && p[i/64]>>(i%64)&1 == 1 }
 
 // Replay looks every request of the trace up and then stores its prompt as the
 // engine's last save would. The hash block must divide 512 tokens; a request's
@@ -54,10 +53,10 @@ func Replay(trace io.Reader, cfg coordinator.Config) (Result, error) {
 	if traceBlockTokens%h != 0 {
 		return Result{}, fmt.Errorf("retention: the hash block of %d tokens does not divide %d", h, traceBlockTokens)
 	}
-	parts := traceBlockTokens / h
-	stored := make([]map[key]struct{}, co.NumGroups())
+	each := traceBlockTokens / h
+	stored := make([]map[int64]*parts, co.NumGroups()) // by block
 	for g := range stored {
-		stored[g] = map[key]struct{}{}
+		stored[g] = map[int64]*parts{}
 	}
 	result := Result{Chunks: make([]int64, co.NumGroups())}
 	lines := bufio.NewScanner(trace)
@@ -70,9 +69,8 @@ func Replay(trace io.Reader, cfg coordinator.Config) (Result, error) {
 		if r.InputLength < 0 || r.InputLength > len(r.HashIDs)*traceBlockTokens {
 			return Result{}, fmt.Errorf("retention: request %d: %d tokens in %d blocks", result.Requests, r.InputLength, len(r.HashIDs))
 		}
-		keyOf := func(hashIndex int) key { return key{r.HashIDs[hashIndex/parts], hashIndex % parts} }
 		lookup, err := co.Lookup(r.InputLength, r.InputLength/h, func(group, hashIndex int) kv.Existence {
-			if _, ok := stored[group][keyOf(hashIndex)]; ok {
+			if stored[group][r.HashIDs[hashIndex/each]].has(hashIndex % each) {
 				return kv.Present
 			}
 			return kv.Absent
@@ -90,7 +88,13 @@ func Replay(trace io.Reader, cfg coordinator.Config) (Result, error) {
 		for g, m := range masks {
 			for i := m.First; i < m.End(); i++ {
 				if m.Has(i) {
-					stored[g][keyOf(co.HashIndex(g, i))] = struct{}{}
+					at := co.HashIndex(g, i)
+					block := stored[g][r.HashIDs[at/each]]
+					if block == nil {
+						block = new(parts)
+						stored[g][r.HashIDs[at/each]] = block
+					}
+					block[at%each/64] |= 1 << (at % each % 64)
 				}
 			}
 		}
@@ -99,7 +103,11 @@ func Replay(trace io.Reader, cfg coordinator.Config) (Result, error) {
 		return Result{}, fmt.Errorf("retention: %w", err)
 	}
 	for g := range stored {
-		result.Chunks[g] = int64(len(stored[g]))
+		for _, block := range stored[g] {
+			for _, word := range block {
+				result.Chunks[g] += int64(bits.OnesCount64(word))
+			}
+		}
 		result.Bytes += result.Chunks[g] * int64(cfg.Groups[g].ShardBytes) * int64(max(1, cfg.Groups[g].Shards))
 	}
 	return result, nil

@@ -1,8 +1,7 @@
 package retention_test
 
 import (
-	"os"
-	"path/filepath"
+	"io"
 	"strings"
 	"testing"
 
@@ -10,33 +9,6 @@ import (
 	"github.com/mooncake-sidecar/sidecar/coordinator"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
-
-// gptOSS is gpt-oss-20b on one rank: 12 layers with a window of 128 tokens and 12
-// without, 8 KV heads of 64 in bfloat16.
-func gptOSS(retention int) coordinator.Config {
-	const bytes = 12 * 2 * 8 * 64 * 2 * 16
-	return coordinator.Config{
-		Groups: []kv.GroupSpec{
-			{Kind: kv.SlidingWindow, BlockTokens: 16, WindowTokens: 128, ShardBytes: bytes, Shards: 1},
-			{Kind: kv.FullAttention, BlockTokens: 16, ShardBytes: bytes, Shards: 1},
-		},
-		HashBlockTokens: 16, SchedulerBlockTokens: 16, StoreRetention: retention,
-	}
-}
-
-// gemma is gemma-3-27b on one rank: 62 layers of 16 KV heads of 128, five in six
-// with a window of 1024 tokens. vLLM makes six window groups of ten layers' size;
-// they hit and store as one, so that one of six times the bytes stands for them.
-func gemma(retention int) coordinator.Config {
-	const bytes = 10 * 2 * 16 * 128 * 2 * 16
-	return coordinator.Config{
-		Groups: []kv.GroupSpec{
-			{Kind: kv.SlidingWindow, BlockTokens: 16, WindowTokens: 1024, ShardBytes: 6 * bytes, Shards: 1},
-			{Kind: kv.FullAttention, BlockTokens: 16, ShardBytes: bytes, Shards: 1},
-		},
-		HashBlockTokens: 16, SchedulerBlockTokens: 16, StoreRetention: retention,
-	}
-}
 
 const small = `{"input_length": 1536, "hash_ids": [1, 2, 3]}
 {"input_length": 1500, "hash_ids": [1, 2, 4]}
@@ -57,7 +29,7 @@ func TestReplay(t *testing.T) {
 		{512, 1024 + 1520, 24 + 1 + 8, 96 + 29},
 		{coordinator.RetentionDense, 1024 + 1520, 96 + 29, 96 + 29},
 	} {
-		got, err := retention.Replay(strings.NewReader(small), gptOSS(test.retention))
+		got, err := retention.Replay(strings.NewReader(small), retention.GPTOSS(test.retention))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,26 +66,22 @@ func TestReplayRefuses(t *testing.T) {
 	}
 }
 
-// TestTraces logs the measure over real traces, where MOONCAKE_SIDECAR_TRACES
-// names their folder.
-func TestTraces(t *testing.T) {
-	folder := os.Getenv("MOONCAKE_SIDECAR_TRACES")
-	if folder == "" {
-		t.Skip("MOONCAKE_SIDECAR_TRACES names no folder")
+// TestSweep: more is found where more is stored, and all models and intervals are
+// replayed.
+func TestSweep(t *testing.T) {
+	open := func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader(small)), nil }
+	var rows []retention.Row
+	if err := retention.Sweep(retention.Models(), open, func(r retention.Row) error { rows = append(rows, r); return nil }); err != nil {
+		t.Fatal(err)
 	}
-	for model, config := range map[string]func(int) coordinator.Config{"gpt-oss-20b": gptOSS, "gemma-3-27b": gemma} {
-		for _, interval := range []int{coordinator.RetentionAsEngine, 8192, 2048, 512, coordinator.RetentionDense} {
-			trace, err := os.Open(filepath.Join(folder, "conversation_trace.jsonl"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := retention.Replay(trace, config(interval))
-			trace.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%s, retention %5d: %d requests, hit %.4f of the tokens, %.1f GiB stored", model, interval, got.Requests,
-				float64(got.HitTokens)/float64(got.Tokens), float64(got.Bytes)/(1<<30))
-		}
+	if want := 2 * len(retention.Intervals()); len(rows) != want {
+		t.Fatalf("%d rows, want %d", len(rows), want)
+	}
+	engine, dense := rows[0], rows[len(retention.Intervals())-1]
+	if engine.Model != dense.Model || engine.Requests != 3 || engine.HitShare >= dense.HitShare || engine.Bytes >= dense.Bytes {
+		t.Errorf("as the engine %+v, dense %+v", engine, dense)
+	}
+	if err := retention.Sweep(retention.Models(), func() (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("")), nil }, nil); err == nil {
+		t.Error("an empty trace was replayed")
 	}
 }

@@ -35,7 +35,10 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 		Writer:          out,
 		ErrWriter:       errOut,
 		ExitErrHandler:  func(*cli.Context, error) {},
-		Commands:        []*cli.Command{coordinatorCommand(&code), compareCommand(&code), datapathCommand(&code), cacheCommand(&code), lookupCommand(&code), replayCommand(&code), generateCommand(&code), simCommand(&code), indexerCommand(&code)},
+		Commands: []*cli.Command{
+			suiteCommand(&code), coordinatorCommand(&code), compareCommand(&code), datapathCommand(&code), cacheCommand(&code),
+			lookupCommand(&code), replayCommand(&code), generateCommand(&code), simCommand(&code), indexerCommand(&code), retentionCommand(&code), roundsCommand(&code),
+		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
 				return fmt.Errorf("no subcommand %q; see mooncake-bench --help", c.Args().First())

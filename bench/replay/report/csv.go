@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"time"
 
@@ -26,9 +27,11 @@ func columns() []string {
 
 // Of the columns, those that are read again.
 const (
-	lineColumn = 0
-	ttftColumn = 5
-	errColumn  = 15
+	lineColumn   = 0
+	ttftColumn   = 5
+	cachedColumn = 11
+	mustColumn   = 12
+	errColumn    = 15
 )
 
 // WriteCSV writes a line for each request.
@@ -74,12 +77,19 @@ func failure(o *record.Outcome) string {
 // ErrBaseline: a file that is no replay's file of requests.
 var ErrBaseline = errors.New("not a replay's file of requests")
 
-// Baseline is the times to first token of an earlier replay, in milliseconds by
-// line of the trace; of failed requests there is none.
-type Baseline map[int]float64
+// Request is a row of a replay's file of requests.
+type Request struct {
+	// Line of the trace.
+	Line int
+	// TTFTms is the time to first token in milliseconds, of failed requests NaN.
+	TTFTms float64
+	// CachedTokens are client.Unknown where the server does not tell.
+	CachedTokens, MustTokens int
+	Failed                   bool
+}
 
-// ReadBaseline reads what WriteCSV wrote.
-func ReadBaseline(in io.Reader) (Baseline, error) {
+// ReadRequests reads what WriteCSV wrote.
+func ReadRequests(in io.Reader) ([]Request, error) {
 	r := csv.NewReader(in)
 	r.ReuseRecord = true
 	header, err := r.Read()
@@ -92,24 +102,64 @@ func ReadBaseline(in io.Reader) (Baseline, error) {
 			return nil, fmt.Errorf("%w: its columns are others", ErrBaseline)
 		}
 	}
-	b := Baseline{}
+	var all []Request
 	for rows := 0; ; rows++ {
 		row, err := r.Read()
 		switch {
 		case errors.Is(err, io.EOF):
-			return b, nil
+			return all, nil
 		case err != nil:
 			return nil, fmt.Errorf("%w: %w", ErrBaseline, err)
 		case rows == maxRows:
 			return nil, fmt.Errorf("%w: more than %d rows", ErrBaseline, maxRows)
-		case row[errColumn] != "":
-			continue
 		}
-		line, err := strconv.Atoi(row[lineColumn])
-		ttft, err2 := strconv.ParseFloat(row[ttftColumn], 64)
-		if err != nil || err2 != nil || line < 1 || !(ttft >= 0 && ttft < 1e12) {
-			return nil, fmt.Errorf("%w: row %d: line %q, ttft_ms %q", ErrBaseline, rows+2, row[lineColumn], row[ttftColumn])
+		q, err := parseRequest(row)
+		if err != nil {
+			return nil, fmt.Errorf("%w: row %d: %w", ErrBaseline, rows+2, err)
 		}
-		b[line] = ttft
+		all = append(all, q)
 	}
+}
+
+// parseRequest reads a row that has as many cells as there are columns.
+func parseRequest(row []string) (Request, error) {
+	q := Request{TTFTms: math.NaN(), CachedTokens: client.Unknown, Failed: row[errColumn] != ""}
+	var err error
+	if q.Line, err = strconv.Atoi(row[lineColumn]); err != nil || q.Line < 1 {
+		return q, fmt.Errorf("line %q", row[lineColumn])
+	}
+	if q.MustTokens, err = strconv.Atoi(row[mustColumn]); err != nil || q.MustTokens < 0 {
+		return q, fmt.Errorf("must_be_cached %q", row[mustColumn])
+	}
+	if text := row[cachedColumn]; text != "" {
+		if q.CachedTokens, err = strconv.Atoi(text); err != nil || q.CachedTokens < 0 {
+			return q, fmt.Errorf("cached_tokens %q", text)
+		}
+	}
+	if q.Failed {
+		return q, nil
+	}
+	if q.TTFTms, err = strconv.ParseFloat(row[ttftColumn], 64); err != nil || !(q.TTFTms >= 0 && q.TTFTms < 1e12) {
+		return q, fmt.Errorf("ttft_ms %q", row[ttftColumn])
+	}
+	return q, nil
+}
+
+// Baseline is the times to first token of an earlier replay, in milliseconds by
+// line of the trace; of failed requests there is none.
+type Baseline map[int]float64
+
+// ReadBaseline reads what WriteCSV wrote.
+func ReadBaseline(in io.Reader) (Baseline, error) {
+	all, err := ReadRequests(in)
+	if err != nil {
+		return nil, err
+	}
+	b := Baseline{}
+	for i := range all {
+		if q := &all[i]; !q.Failed {
+			b[q.Line] = q.TTFTms
+		}
+	}
+	return b, nil
 }

@@ -116,6 +116,12 @@ func TestCSVAndBaseline(t *testing.T) {
 	if err != nil || len(b) != 4 || b[3] != 300 {
 		t.Fatalf("%v, %v", b, err)
 	}
+	all, err := ReadRequests(strings.NewReader(text))
+	if err != nil || len(all) != 5 || all[2] != (Request{Line: 3, TTFTms: 300, CachedTokens: 48, MustTokens: 48}) {
+		t.Errorf("%+v, %v", all, err)
+	} else if q := all[4]; !q.Failed || q.CachedTokens != client.Unknown || !math.IsNaN(q.TTFTms) {
+		t.Errorf("the failed request: %+v", q)
+	}
 	for line := range b {
 		b[line] *= 2
 	}
@@ -130,7 +136,7 @@ func TestCSVAndBaseline(t *testing.T) {
 	if err := r.WriteJSON(io.Discard); err != nil {
 		t.Error(err)
 	}
-	for _, bad := range []string{"", "a,b\n", text[:20], strings.Replace(text, "\n3,", "\nx,", 1), strings.Replace(text, ",300.000,", ",NaN,", 1), strings.Replace(text, ",300.000,", ",-1,", 1), text + "1,2\n"} {
+	for _, bad := range []string{"", "a,b\n", text[:20], strings.Replace(text, "\n3,", "\nx,", 1), strings.Replace(text, ",300.000,", ",NaN,", 1), strings.Replace(text, ",300.000,", ",-1,", 1), strings.Replace(text, ",48,48,", ",x,48,", 1), strings.Replace(text, ",48,48,", ",48,-2,", 1), text + "1,2\n"} {
 		if _, err := ReadBaseline(strings.NewReader(bad)); !errors.Is(err, ErrBaseline) {
 			t.Errorf("%.40q: %v", bad, err)
 		}
