@@ -30,10 +30,21 @@ var (
 	stepPrior    = vector{10e-3, 0.2e-3, 30e-3, 0}
 )
 
+// leastTokenSeconds is what computing a token takes at least: no engine does half a
+// million a second. While prompts are short that is all that speaks for a cache.
+const leastTokenSeconds = 2e-6
+
+// boundPrefill sees that a token that is computed takes some time, and one that is
+// loaded no more.
+func boundPrefill(v *vector) {
+	v[1] = max(v[1], leastTokenSeconds*tokenUnit)
+	v[3] = min(v[3], v[1]/2)
+}
+
 // NewCosts has learned nothing yet.
 func NewCosts() *Costs {
 	c := &Costs{}
-	c.mu.prefill, c.mu.step = newFit(prefillPrior), newFit(stepPrior)
+	c.mu.prefill, c.mu.step = newFit(prefillPrior, boundPrefill), newFit(stepPrior, nil)
 	return c
 }
 

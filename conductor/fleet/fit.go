@@ -26,6 +26,8 @@ func (v *vector) add(w *vector) {
 // other. No coefficient is negative: time that more work takes away is noise.
 type fit struct {
 	prior, coefficients vector
+	// bound puts coefficients right that can't be; nil: all can be that are not negative.
+	bound func(*vector)
 	// products and sums are those of the normal equations, with older observations
 	// counting less.
 	products [terms]vector
@@ -49,7 +51,9 @@ const (
 	shortest = 1e-4
 )
 
-func newFit(prior vector) *fit { return &fit{prior: prior, coefficients: prior, deviation: 1} }
+func newFit(prior vector, bound func(*vector)) *fit {
+	return &fit{prior: prior, coefficients: prior, bound: bound, deviation: 1}
+}
 
 // observe takes account of a duration in seconds of something with these features. share
 // is 1, or less if several tell of the same.
@@ -98,5 +102,8 @@ func (f *fit) solve() {
 			}
 			f.coefficients[i] = max(rest/(f.products[i][i]+pull), 0)
 		}
+	}
+	if f.bound != nil {
+		f.bound(&f.coefficients)
 	}
 }

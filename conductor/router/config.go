@@ -72,11 +72,7 @@ type Config struct {
 func (c *Config) SetDefaults() {
 	set(&c.Policy, scheduler.KVCacheCentric)
 	if c.Scheduler == (scheduler.Options{}) {
-		c.Scheduler = scheduler.Default()
-		// What others will compute before is not counted on, and a load from the store
-		// takes time, so a transfer is taken where it is worth it.
-		c.Scheduler.Balance = scheduler.ByCost
-		c.Scheduler.Admission = scheduler.AdmitEarly
+		c.Scheduler = DefaultScheduler()
 	}
 	set(&c.TokenizeTimeout, 200*time.Millisecond)
 	set(&c.HandoverTimeout, 2*time.Second)
@@ -92,6 +88,16 @@ func (c *Config) SetDefaults() {
 	set(&c.MaxContextTTL, 7*24*time.Hour)
 	set(&c.Reservations, 4096)
 	set(&c.ReservationTTL, 5*time.Minute)
+}
+
+// DefaultScheduler has what did best in the simulator. Work counts as much as waiting
+// does: a request goes where its prefix is, unless it would wait longer there than the
+// prefix takes to compute twice.
+func DefaultScheduler() scheduler.Options {
+	o := scheduler.Default()
+	o.Balance, o.Admission = scheduler.ByCost, scheduler.AdmitEarly
+	o.WorkWeight, o.Patience = 1, 5
+	return o
 }
 
 func set[T comparable](field *T, value T) {

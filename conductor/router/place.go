@@ -216,8 +216,7 @@ const farAway = 1000 * time.Hour
 
 // begin counts the request in.
 func (p *placer) begin(ctx context.Context, r *request, d *scheduler.Decision, out *placed) {
-	cached := min(d.Term.CachedBlocks, max(r.count-1, 0))
-	load := fleet.Load{Tokens: r.count, CachedTokens: cached, Prefill: true, Decode: !out.apart, Work: d.Term.Work, First: d.Term.TTFT, Blind: !r.streamed && !out.apart}
+	load := fleet.Load{Tokens: r.count, CachedTokens: r.cached(d.Term.CachedBlocks), Prefill: true, Decode: !out.apart, Work: d.Term.Work, First: d.Term.TTFT, Blind: !r.streamed && !out.apart}
 	if !out.apart {
 		out.ctx, out.flight = p.fleet.Begin(ctx, out.prefill, load)
 		return
@@ -273,14 +272,14 @@ func (p *placer) gone(engine int) {
 func (p *placer) explain(r *request, d *scheduler.Decision, held map[rankName]holding, prefillers, decoders []int, now time.Time) *Decision {
 	made := &Decision{
 		At: now, Path: r.path, Model: r.model, Tenant: r.tenant, Policy: p.config.Policy, Tokens: r.count, Known: r.tokens != nil, Unknown: r.why,
-		TTFT: r.ttft.Seconds(), TBT: r.tbt.Seconds(), Expected: d.Term.TTFT.Seconds(), ExpectedTBT: d.TBT.Seconds(), CachedTokens: d.Term.CachedBlocks,
+		TTFT: r.ttft.Seconds(), TBT: r.tbt.Seconds(), Expected: d.Term.TTFT.Seconds(), ExpectedTBT: d.TBT.Seconds(), CachedTokens: r.cached(d.Term.CachedBlocks),
 		Candidates: make([]Candidate, 0, len(d.Terms)),
 	}
 	for at, t := range d.Terms {
 		c := &p.candidates[prefillers[at]]
 		h := heldBy(held, c)
 		v := Candidate{
-			Engine: c.Name, Rank: c.Rank, LocalTokens: c.Prefill.LocalBlocks, StoredTokens: h.stored, CachedTokens: t.CachedBlocks,
+			Engine: c.Name, Rank: c.Rank, LocalTokens: c.Prefill.LocalBlocks, StoredTokens: h.stored, CachedTokens: r.cached(t.CachedBlocks),
 			Transfer: t.Transfer.Seconds(), Queue: t.Queue.Seconds(), Prefill: t.Prefill.Seconds(), TTFT: t.TTFT.Seconds(), Objective: t.Objective.Seconds(),
 			TBT: p.fleet.Costs().Iteration(c.Decode.Sequences+1, c.Decode.ContextTokens+int64(r.count)).Seconds() * c.Decode.Slowness, Sequences: c.Decode.Sequences,
 			Chosen: at == d.Prefill,

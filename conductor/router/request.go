@@ -143,6 +143,10 @@ func (r *request) setTokens(ids []byte) {
 	r.tokens, r.count, r.why = ids, len(ids)/tokenBytes, ""
 }
 
+// cached is how many tokens need not be computed where so many are there: the last one
+// always is.
+func (r *request) cached(tokens int) int { return max(min(tokens, r.count-1), 0) }
+
 // hash fills in the prefixes' hashes.
 func (r *request) hash(seed uint64) {
 	var length [8]byte
