@@ -169,8 +169,8 @@ type Status struct {
 	Batches, Gaps, Restarts, Rejected uint64
 	// Blocks are what its source counted.
 	Blocks prefixindex.Stats
-	// Hashing is how the engine was found to make its hashes ("sha256, seed unset"), "" as
-	// long as that is not known.
+	// Hashing is how the engine was found to make its hashes ("sha256, seed unset";
+	// "unknown"), "" as long as it has told of none.
 	Hashing string
 	// Warnings are what its operator should know.
 	Warnings []string

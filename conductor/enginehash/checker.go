@@ -96,10 +96,16 @@ func saltOf(e *kvevents.BlockStored) (salt string, ok bool) {
 	return salt, ok && values <= 1
 }
 
-// Hashing says how the engine makes its hashes, "" as long as that is not known.
+// Unknown is what Hashing says of an engine with another seed, or an algorithm of its own.
+const Unknown = "unknown"
+
+// Hashing says how the engine makes its hashes, "" as long as it has told of none.
 func (c *Checker) Hashing() string {
-	if c.looked == 0 || c.found < 0 {
+	switch {
+	case c.looked == 0:
 		return ""
+	case c.found < 0:
+		return Unknown
 	}
 	return describe(c.candidates[c.found].profile)
 }
@@ -107,12 +113,10 @@ func (c *Checker) Hashing() string {
 // Fault says what is wrong with the hashes, "" for nothing that is known.
 func (c *Checker) Fault() string {
 	switch {
-	case c.looked == 0 || c.declared.Seed == RandomSeed:
+	case c.looked == 0 || c.declared.Seed == RandomSeed || c.found < 0 && c.declared == (contract.HashProfile{}):
 		return ""
-	case c.found < 0 && c.declared.Algorithm != "":
-		return "the engine's hashes are not those of " + describe(c.declared)
 	case c.found < 0:
-		return "the engine's hashes are of a seed or an algorithm that is not known"
+		return "the engine's hashes are not those of " + describe(c.declared)
 	case c.declared.Algorithm != "" && c.declared != c.candidates[c.found].profile, c.declared.Algorithm == "" && c.declared.Seed != "" && c.declared.Seed != c.candidates[c.found].profile.Seed:
 		return fmt.Sprintf("the engine's hashes are %s, not %s", c.Hashing(), describe(c.declared))
 	}

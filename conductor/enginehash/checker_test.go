@@ -40,9 +40,9 @@ func TestChecker(t *testing.T) {
 		{"another seed", contract.HashProfile{Seed: "17"}, sha, "sha256, seed unset", "not any algorithm, seed 17"},
 		{"another algorithm", cbor0, sha, "sha256, seed unset", "not sha256_cbor, seed 0"},
 		{"seed forgotten", contract.HashProfile{Algorithm: SHA256, Seed: "17"}, sha, "sha256, seed unset", "not sha256, seed 17"},
-		{"a seed that nobody knows", sha, contract.HashProfile{Algorithm: SHA256, Seed: "12345"}, "", "not those of sha256, seed unset"},
-		{"unknown", contract.HashProfile{}, contract.HashProfile{Algorithm: SHA256, Seed: "12345"}, "", "not known"},
-		{"random", contract.HashProfile{Algorithm: XXHash, Seed: RandomSeed}, xx, "", ""},
+		{"a seed that nobody knows", sha, contract.HashProfile{Algorithm: SHA256, Seed: "12345"}, Unknown, "not those of sha256, seed unset"},
+		{"unknown", contract.HashProfile{}, contract.HashProfile{Algorithm: SHA256, Seed: "12345"}, Unknown, ""},
+		{"random", contract.HashProfile{Algorithm: XXHash, Seed: RandomSeed}, xx, Unknown, ""},
 	} {
 		for _, salt := range []string{"", "t1"} {
 			checker := NewChecker(c.declared)
@@ -76,7 +76,9 @@ func TestCheckerLeavesOutWhatItCantKnow(t *testing.T) {
 		"no tokens":          func(e *kvevents.BlockStored) { e.TokenIDs, e.BlockSize = nil, 0 },
 		"blocks left out":    func(e *kvevents.BlockStored) { e.Hashes = e.Hashes[:1] },
 		"no blocks":          func(e *kvevents.BlockStored) { e.Hashes, e.TokenIDs = nil, nil },
-		"a huge block":       func(e *kvevents.BlockStored) { e.BlockSize, e.TokenIDs = MaxBlockTokens+1, make([]uint32, 2*MaxBlockTokens+2) },
+		"a huge block": func(e *kvevents.BlockStored) {
+			e.BlockSize, e.TokenIDs = MaxBlockTokens+1, make([]uint32, 2*MaxBlockTokens+2)
+		},
 	} {
 		e := stored(t, contract.HashProfile{Algorithm: SHA256, Seed: "another"}, "", 1, 2, 3, 4)
 		change(e)
