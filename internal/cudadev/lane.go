@@ -164,12 +164,17 @@ func (s *slot) buffer(memory []byte) (at cuda.Address, n int, err error) {
 // until finish.
 func (s *slot) enqueue() error {
 	s.busy = true
-	err := s.give()
-	s.certainly(func() error { return s.gpu.Record(s.done, s.stream) })
+	err := s.gpu.note(s.give())
+	if s.gpu.lost() == nil {
+		s.certainly(func() error { return s.gpu.Record(s.done, s.stream) })
+	}
+	if lost := s.gpu.lost(); lost != nil {
+		return lost
+	}
 	if err == nil {
 		s.gpu.stats.moved[s.way].Add(int64(s.bytes))
 	}
-	return s.gpu.note(err)
+	return err
 }
 
 func (s *slot) give() error {
@@ -188,7 +193,9 @@ func (s *slot) give() error {
 // finish waits until the GPU is through with the launch.
 func (s *slot) finish() error {
 	s.busy = false
-	s.certainly(func() error { return s.gpu.Await(s.done) })
+	if s.gpu.lost() == nil {
+		s.certainly(func() error { return s.gpu.Await(s.done) })
+	}
 	return s.gpu.lost()
 }
 

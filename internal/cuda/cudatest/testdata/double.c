@@ -32,7 +32,8 @@ enum { GATE, AT_GATE, FAULT_CODE, FAULT_AFTER, FAULT_STAYS, LOST, AFTER_LOSS, DE
 enum { PAGE_BYTES = 4096, FAULT_CALL_AT = 2048, VIOLATION_AT = 2560 };
 
 static unsigned char *page;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of everything below
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;   // of everything below
+static pthread_mutex_t moving = PTHREAD_MUTEX_INITIALIZER; // while bytes are moved
 static int initialised;
 
 #define WORD(i) ((_Atomic uint64_t *)page)[i]
@@ -44,6 +45,19 @@ static void violation(const char *format, ...) {
     vsnprintf((char *)page + VIOLATION_AT, PAGE_BYTES - VIOLATION_AT, format, arguments);
   }
   va_end(arguments);
+}
+
+static void lose(int code) {
+  uint64_t none = 0;
+  atomic_compare_exchange_strong(&WORD(LOST), &none, (uint64_t)code);
+}
+
+// settle waits, in a context that is lost, for what was moving bytes when it was: a
+// driver ends that before it says so.
+static void settle(void) {
+  if (atomic_load(&WORD(LOST)) == 0) return;
+  pthread_mutex_lock(&moving);
+  pthread_mutex_unlock(&moving);
 }
 
 // fault says whether this call is to fail, and with what.
@@ -58,6 +72,9 @@ static int fault(const char *call) {
   int code = (int)atomic_load(&WORD(FAULT_CODE));
   if (atomic_load(&WORD(FAULT_STAYS)) == 0) {
     atomic_store(&WORD(FAULT_CODE), 0);
+  } else if (code >= ILLEGAL_ADDRESS && code <= LAUNCH_FAILED) {
+    lose(code);
+    settle();
   }
   return code;
 }
@@ -194,6 +211,7 @@ static int allocate(int kind, uint64_t bytes, void **memory) {
 }
 
 static int release(int kind, uint64_t at) {
+  settle();
   pthread_mutex_lock(&lock);
   range *r = find(kind, at);
   if (r == NULL || r->at != at) {
@@ -486,6 +504,7 @@ EXPORT int cuMemMap(uint64_t address, size_t bytes, size_t offset, uint64_t id, 
 
 EXPORT int cuMemUnmap(uint64_t address, size_t bytes) {
   BEGIN(1);
+  settle();
   int code = INVALID_VALUE;
   pthread_mutex_lock(&lock);
   for (piece **p = &pieces; *p != NULL; p = &(*p)->next) {
@@ -559,11 +578,6 @@ typedef struct {
   int stop, busy;
 } stream;
 
-static void lose(int code) {
-  uint64_t none = 0;
-  atomic_compare_exchange_strong(&WORD(LOST), &none, (uint64_t)code);
-}
-
 static void move(uint64_t to, uint64_t from, uint64_t bytes) {
   void *d = reachable(to, bytes, 0), *s = reachable(from, bytes, 1);
   if (d == NULL || s == NULL) {
@@ -581,13 +595,7 @@ static void await_gate(void) {
   atomic_fetch_sub(&WORD(AT_GATE), 1);
 }
 
-static void perform(work *w) {
-  if (w->kind == RECORD) {
-    atomic_store(&w->point->done, w->number);
-    return;
-  }
-  await_gate();
-  if (atomic_load(&WORD(LOST)) != 0) return;
+static void carry_out(work *w) {
   if (w->kind == COPY) {
     move(w->to, w->from, w->bytes);
     return;
@@ -598,6 +606,17 @@ static void perform(work *w) {
     move(list[i].to, list[i].from, list[i].bytes);
   }
   if (list == NULL) lose(ILLEGAL_ADDRESS);
+}
+
+static void perform(work *w) {
+  if (w->kind == RECORD) {
+    atomic_store(&w->point->done, w->number);
+    return;
+  }
+  await_gate();
+  pthread_mutex_lock(&moving);
+  if (atomic_load(&WORD(LOST)) == 0) carry_out(w);
+  pthread_mutex_unlock(&moving);
 }
 
 static void *run(void *argument) {
