@@ -120,13 +120,9 @@ func (c *contexts) live(tenant string, now time.Time) []*promptContext {
 // expand puts a context before a request's prompt, and begins its time anew.
 func (c *contexts) expand(path string, b *body, tenant, name string, now time.Time) (*body, error) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.expireLocked(now)
 	p := c.all[contextName{tenant, name}]
-	if p != nil {
-		p.uses++
-		p.expires = now.Add(p.ttl)
-	}
-	c.mu.Unlock()
 	switch {
 	case p == nil:
 		return nil, fmt.Errorf("%w: there is no %q", errContext, name)
@@ -151,6 +147,8 @@ func (c *contexts) expand(path string, b *body, tenant, name string, now time.Ti
 			changes = append(changes, f)
 		}
 	}
+	p.uses++
+	p.expires = now.Add(p.ttl)
 	return parseBody(b.with(changes...))
 }
 
