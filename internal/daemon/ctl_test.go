@@ -47,7 +47,7 @@ func startOperated(t *testing.T, flags ...string) *operated {
 	}
 	t.Cleanup(o.kill)
 	until(t, "lookupd answers", func() bool { _, err := LookupdStatus(t.Context(), o.dir); return err == nil })
-	chunks, closeStore, err := connectStore(o.dir, nil, quiet)
+	chunks, closeStore, err := connectStore(storeEdge{dir: o.dir}, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

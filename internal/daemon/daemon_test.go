@@ -330,7 +330,7 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	if _, err := LookupdStatus(t.Context(), dir); err != nil {
 		t.Errorf("the first lookupd: %v", err)
 	}
-	cfg.Device = "cuda-0"
+	cfg.Device = "tpu-0"
 	if err := RunWorker(t.Context(), cfg, Control{}, quiet); !errors.Is(err, ErrNoDevice) {
 		t.Errorf("a device of another build: %v, want ErrNoDevice", err)
 	}
@@ -391,7 +391,7 @@ func TestVotes(t *testing.T) {
 // allocated when it returns. The session ends with the test.
 func readyStore(t *testing.T, dir string) *client.Client {
 	t.Helper()
-	chunks, closeStore, err := connectStore(dir, nil, quiet)
+	chunks, closeStore, err := connectStore(storeEdge{dir: dir}, nil, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

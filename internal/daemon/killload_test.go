@@ -100,7 +100,7 @@ type heldPut struct {
 
 // runLoader is the life of a loader's process: commands come line by line.
 func runLoader(dir string, number int) int {
-	chunks, closeStore, err := connectStore(dir, nil, quiet)
+	chunks, closeStore, err := connectStore(storeEdge{dir: dir}, nil, quiet)
 	if err != nil {
 		return 1
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
+	"github.com/mooncake-sidecar/sidecar/internal/cudadev"
 	"github.com/mooncake-sidecar/sidecar/internal/faults"
 	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
 	"github.com/mooncake-sidecar/sidecar/internal/proc"
@@ -34,8 +35,8 @@ var ErrNoDevice = errors.New("device is not available")
 // time, and ErrAlreadyRunning when the device has a worker in the runtime
 // directory. The store need not be there.
 func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, log *slog.Logger) (err error) {
-	if cfg.DeviceKind() != "host" {
-		return fmt.Errorf("%w: %s; this build knows host", ErrNoDevice, cfg.Device)
+	if kind := cfg.DeviceKind(); kind != kindHost && kind != kindCUDA {
+		return fmt.Errorf("%w: %s; this build knows %s and %s", ErrNoDevice, cfg.Device, kindHost, kindCUDA)
 	}
 	sup := supervise(log)
 	dir, err := runtimeDir(cfg.RuntimeDir)
@@ -63,7 +64,8 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	}}
 	cores := runtime.GOMAXPROCS(0) // background work will add to these
 	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
-	chunks, closeStore, err := connectStore(dir, background.Run, log)
+	pool := cudadev.NewPool()
+	chunks, closeStore, err := connectStore(storeEdge{dir, pool}, background.Run, log)
 	if err != nil {
 		return err
 	}
@@ -78,11 +80,16 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	idle := newLinger(lingerTime(&cfg.Common), func() { stop(errIdle) })
 	defer idle.stop()
 	loadTimes, storeTimes := ops.registry.JobTimes()
-	host := nearDevice{Device: hostdev.Device{Background: background.Run, Cores: cores}, root: os.DirFS("/"), chunks: chunks, log: log}
+	device := nearDevice{root: os.DirFS("/"), chunks: chunks, log: log}
+	if cfg.DeviceKind() == kindCUDA {
+		device.Device = cudaDevice(pool, background.Run, cores, stop, log)
+	} else {
+		device.Device = hostdev.Device{Background: background.Run, Cores: cores}
+	}
 	server, err := worker.New(worker.Config{
 		Store:         chunks,
 		StoreReady:    chunks.Ready,
-		Devices:       map[string]worker.Device{"host": host},
+		Devices:       map[string]worker.Device{cfg.DeviceKind(): device},
 		MapBoard:      mapBoard,
 		KeptSegments:  keptBy(chunks),
 		OnSessions:    idle.sessions,
@@ -139,13 +146,13 @@ func keptBy(chunks *client.Client) func(func([]connector.SegmentInfo, []int) err
 
 // connectStore starts the store's client. close ends it; no call may be under
 // way then.
-func connectStore(dir string, background func(work func()), log *slog.Logger) (chunks *client.Client, closeStore func() error, err error) {
-	path := filepath.Join(dir, config.CallsSocket)
+func connectStore(edge storeEdge, background func(work func()), log *slog.Logger) (chunks *client.Client, closeStore func() error, err error) {
+	path := filepath.Join(edge.dir, config.CallsSocket)
 	rpc := unary.NewClient(func(ctx context.Context) (net.Conn, error) { return dialOwn(ctx, path) }, maxMessageBytes)
 	var id [8]byte
 	_, _ = rand.Read(id[:]) // it never fails
 	chunks = client.New(client.Config{
-		Edge: storeEdge{dir}, RPC: rpc, ID: binary.NativeEndian.Uint64(id[:]) | 1, PID: os.Getpid(), Version: version.Version, Log: log,
+		Edge: edge, RPC: rpc, ID: binary.NativeEndian.Uint64(id[:]) | 1, PID: os.Getpid(), Version: version.Version, Log: log,
 		Background: background,
 	})
 	ctx, stop := context.WithCancel(context.Background())
@@ -159,7 +166,10 @@ func connectStore(dir string, background func(work func()), log *slog.Logger) (c
 }
 
 // storeEdge is what the store's client needs of the operating system.
-type storeEdge struct{ dir string }
+type storeEdge struct {
+	dir  string
+	pool *cudadev.Pool // is told of the segments, if not nil
+}
 
 // Dial implements client.Edge.
 func (e storeEdge) Dial(ctx context.Context) (client.Conn, error) {
@@ -176,7 +186,10 @@ func (e storeEdge) Map(fd int, bytes uint64) (client.Mapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	return segment, nil
+	if e.pool == nil {
+		return segment, nil
+	}
+	return pooled(segment, e.pool), nil
 }
 
 // CloseFD implements client.Edge.

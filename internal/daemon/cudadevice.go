@@ -1,0 +1,68 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+
+	"github.com/mooncake-sidecar/sidecar/internal/cudadev"
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/store/embedded"
+	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
+)
+
+// Kinds of devices, in their names and in registrations.
+const (
+	kindHost = "host"
+	kindCUDA = "cuda"
+)
+
+// cudaDevice returns the device of a worker for a GPU. A machine without a driver
+// is no reason not to start: engines that register hear of it.
+func cudaDevice(pool *cudadev.Pool, background func(work func()), cores int, stop context.CancelCauseFunc, log *slog.Logger) *cudadev.Device {
+	const mostCores = 4 // they keep up with a bus
+	device := cudadev.New(cudadev.Config{
+		Background: background, Cores: min(cores, mostCores), Log: log,
+		OnLost: func(err error) { stop(fmt.Errorf("%w; another process can use it", err)) },
+	}, pool)
+	gpus, err := device.Probe()
+	if err != nil {
+		log.Warn("no GPU can be used: engines will be refused", "error", err)
+		return device
+	}
+	names := make([]string, len(gpus))
+	for i := range gpus {
+		names[i] = fmt.Sprintf("%s (%x)", gpus[i].Name, gpus[i].UUID)
+	}
+	log.Info("GPUs that this worker sees", "gpus", names)
+	return device
+}
+
+// pooledSegment is a store segment whose data a GPU may be made to reach.
+type pooledSegment struct {
+	*shm.Segment
+	pool *cudadev.Pool
+	data []byte
+}
+
+// pooled tells the pool of a segment. Its tables are left out: they take memory as
+// they fill.
+func pooled(segment *shm.Segment, pool *cudadev.Pool) client.Mapping {
+	mem := segment.Bytes()
+	layout, err := embedded.ReadLayout(mem, uint64(len(mem)))
+	if err != nil || layout.DataOffset >= uint64(len(mem)) {
+		return segment // none of ours; the client says so
+	}
+	data := mem[layout.DataOffset:]
+	pool.Add(data, func() (uint64, bool) {
+		n, all := embedded.PreparedBytes(mem)
+		return n - min(n, layout.DataOffset), all
+	})
+	return &pooledSegment{Segment: segment, pool: pool, data: data}
+}
+
+// Close implements client.Mapping.
+func (s *pooledSegment) Close() error {
+	s.pool.Remove(s.data)
+	return s.Segment.Close()
+}
