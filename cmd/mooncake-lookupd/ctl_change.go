@@ -33,13 +33,15 @@ Examples:
 	add("unpin", "leave chunks to the eviction policy again", `Examples:
 
    mooncake-lookupd ctl unpin --hashes system-prompt.txt`, ctlUnpin, keyFlags()...)
-	add("prefetch", "bring chunks from the disk tier into memory", `The command ends when the last chunk is being read. A long list takes as long as the disk does: raise --timeout,
+	add("prefetch", "bring chunks from the disk tier, or the cluster, into memory", `The command ends when the last chunk is being read. A long list takes as long as the disk does: raise --timeout,
 or give the list again, for what is in memory is passed over.
 
 Examples:
 
    mooncake-lookupd ctl prefetch --hashes system-prompt.txt`, ctlPrefetch, keyFlags()...)
 	add("remove", "drop a namespace's chunks, a salt tag's, or those of a list of hashes", `What is being read stays readable for its readers. Pins do not hold it.
+In a cluster it goes too where mooncake_reset is cluster: a whole namespace, or a list of hashes; of a salt tag
+or a chain, what this node has in memory.
 
 Examples:
 

@@ -71,12 +71,12 @@ func (m *Mooncake) setDefaults() {
 
 func (m *Mooncake) fields() []Field {
 	return []Field{
-		named(SectionLookupd, "store", StoreEmbedded, "embedded keeps what engines store on this node, mooncake shares it with other nodes through a Mooncake Store cluster, too; see docs/mooncake.md").text(&m.Store),
+		named(SectionLookupd, "store", StoreEmbedded, "embedded keeps what engines store on this node, mooncake shares it with other nodes through a Mooncake Store cluster, too; a request takes at most a quarter of store_bytes from there; see docs/mooncake.md").text(&m.Store),
 		named(SectionLookupd, "store_python", defaultPython, "`interpreter` with Mooncake's wheel, of the cluster's version; engines that start the daemon name their own").text(&m.StorePython),
 		named(SectionLookupd, "mooncake_library", "none", "`file` libmooncake_store.so of the cluster's version, to reach the cluster without Python, in the daemon itself; see docs/mooncake.md for what that costs").text(&m.Library),
 		named(SectionLookupd, "mooncake_config", "what MOONCAKE_CONFIG_PATH says", "`file` that says how the cluster is reached, as vLLM's own Mooncake connector reads it").text(&m.ConfigPath),
 		named(SectionLookupd, "mooncake_write", WriteThrough, "through stores chunks in the cluster at once, back only when memory needs their room").text(&m.Write),
-		named(SectionLookupd, "mooncake_reset", ResetNode, "what a reset of a model's cache does to its objects in the cluster: node leaves them to others and no longer uses them here, cluster removes them").text(&m.Reset),
+		named(SectionLookupd, "mooncake_reset", ResetNode, "what a reset of a model's cache does to its objects in the cluster: node leaves them to others and no longer uses them here, cluster removes them; ctl remove does so, too, with cluster").text(&m.Reset),
 		named(SectionLookupd, "mooncake_replicas", "1", "`copies` that the cluster keeps of what this node stores").number(&m.Replicas),
 		named(SectionLookupd, "mooncake_lease", "10s", "`time` for which the cluster's master leases what was asked for: its default_kv_lease_ttl").duration(&m.Lease),
 	}

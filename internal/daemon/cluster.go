@@ -22,6 +22,8 @@ const (
 	putQueueShare = 8
 	minPutQueue   = 8 << 20
 	maxPutQueue   = 1 << 30
+	// canaryBytes are of the segment's header, which has no KV.
+	canaryBytes = 64
 )
 
 // remote is a cluster below the node's store.
@@ -71,7 +73,7 @@ func newCluster(cfg *config.LookupdConfig, master *embedded.Master, segment *shm
 	if reached.PreferredSegment != "" {
 		how.PreferredSegments = []string{reached.PreferredSegment}
 	}
-	r.client = mooncake.NewClient(mooncake.ClientOptions{Engine: r.way, Memory: segment.Bytes(), Replication: how, Lease: cfg.Mooncake.Lease, Log: log})
+	r.client = mooncake.NewClient(mooncake.ClientOptions{Engine: r.way, Memory: segment.Bytes(), Canary: mooncake.Range{Bytes: canaryBytes}, Replication: how, Lease: cfg.Mooncake.Lease, Log: log})
 	asked, put, got := registry.ClusterTimes()
 	r.Level = level.New(level.Options{
 		Client: r.client, Memory: segment.Bytes(), Lease: cfg.Mooncake.Lease,

@@ -104,6 +104,7 @@ func TestFindings(t *testing.T) {
 		"no cluster":             {func(w *world) { w.s.Cluster = nil }, "mooncake", OK, "no Mooncake cluster"},
 		"cluster":                {cluster(func(*Cluster) {}), "mooncake", OK, "by tcp, with the side process of /venv/bin/python (mooncake 0.3.13)"},
 		"cluster by library":     {cluster(func(c *Cluster) { c.Library = "/l.so" }), "mooncake", OK, "with the library /l.so"},
+		"a request's share":      {cluster(func(*Cluster) {}), "mooncake", OK, "at most 4GiB from the cluster"},
 		"no such library":        {cluster(func(c *Cluster) { c.Library, c.Ready, c.Reason = "/l.so", false, "no mooncake_store_remove" }), "mooncake", Failure, "by the library: no mooncake_store_remove"},
 		"cluster's file":         {cluster(func(c *Cluster) { c.ConfigErr = errors.New("protocol: bad") }), "mooncake", Failure, "protocol: bad"},
 		"field nobody knows":     {cluster(func(c *Cluster) { c.Notes = []string{"field devise"} }), "mooncake", Info, "devise"},

@@ -30,6 +30,9 @@ type Cluster struct {
 	LentBytes uint64
 }
 
+// promiseShare is the part of the store that one request may take from the cluster.
+const promiseShare = 4
+
 // mooncake looks at the way to the Mooncake cluster.
 func mooncake(ctx context.Context, s *System, c *Settings) []Finding {
 	if s.Cluster == nil {
@@ -56,7 +59,7 @@ func mooncake(ctx context.Context, s *System, c *Settings) []Finding {
 		})
 	}
 	if r.MasterErr == nil && r.MetadataErr == nil {
-		all = append(all, probed(&r)...)
+		all = append(all, probed(&r, c.StoreBytes)...)
 	}
 	if r.Protocol != "tcp" {
 		all = append(all, rdma(s, &r)...)
@@ -71,7 +74,7 @@ func mooncake(ctx context.Context, s *System, c *Settings) []Finding {
 }
 
 // probed says what became of the probe object.
-func probed(r *Cluster) []Finding {
+func probed(r *Cluster, storeBytes uint64) []Finding {
 	var versions []string
 	for _, name := range slices.Sorted(maps.Keys(r.Versions)) {
 		versions = append(versions, name+" "+r.Versions[name])
@@ -90,7 +93,7 @@ func probed(r *Cluster) []Finding {
 	case r.Note != "":
 		return found(Warning, r.Note, r.Master, "start storage nodes, or lend memory: mode embedded and global_segment_size")
 	}
-	return ok(fmt.Sprintf("an object was put, got and compared by %s, with %s (%s)", r.Protocol, by, strings.Join(versions, ", ")), r.Master)
+	return ok(fmt.Sprintf("an object was put, got and compared by %s, with %s (%s); a request takes at most %s from the cluster, a quarter of the store", r.Protocol, by, strings.Join(versions, ", "), size(storeBytes/promiseShare)), r.Master)
 }
 
 // rdma looks at what another protocol than TCP needs.

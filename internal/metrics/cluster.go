@@ -21,11 +21,13 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 		bytes     = counter("cluster_bytes_total", "Bytes of chunks that went to and from the cluster.", "direction")
 		queued    = gauge("cluster_queue_bytes", "Bytes that wait to be put or got, or are.", "direction")
 		codes     = counter("cluster_errors_total", "Failures of single keys, by Mooncake's code.", "code")
+		renewed   = counter("cluster_renewed_chunks_total", "Chunks in use here that the cluster was asked for, so that it keeps them; gone ones are put again.", "result")
+		promised  = gauge("cluster_promise_bytes", "Bytes of the cluster's chunks that one lookup may be promised at most: a quarter of the store.")
 		hits      = counter("cluster_hits_total", "Shards that were loaded after they had come from the cluster for it.")
 	)
 	const put, get = "put", "get"
 	r.inner.MustRegister(&source{
-		families: []*family{inService, outages, starts, asked, questions, moved, refused, bytes, queued, codes, hits},
+		families: []*family{inService, outages, starts, asked, questions, moved, refused, bytes, queued, codes, renewed, promised, hits},
 		collect: func(out sink) {
 			s, f := stats().Tiers.Cluster, far()
 			out.flag(inService, f.InService)
@@ -50,6 +52,9 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 			for code, n := range f.Client.Codes {
 				out.count(codes, n, strconv.Itoa(int(code)))
 			}
+			out.count(renewed, f.Renewed-f.RenewedLate, "there")
+			out.count(renewed, f.RenewedLate, "gone")
+			out.put(promised, float64(s.PromiseBytes))
 			out.count(hits, s.Hits)
 		},
 	})

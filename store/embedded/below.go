@@ -65,7 +65,16 @@ type Cluster interface {
 	// Ask finds out which chunks of a namespace are there, so that glances know.
 	// It may wait, and is called under no lock.
 	Ask(ctx context.Context, digest [32]byte, chunks []store.ChunkKey) error
-	// Forget has a chunk removed whose bytes are bad.
+	// Share is Demote of a chunk that stays here, with its pin.
+	Share(chunk disk.Chunk, pin store.Pin, source [][]byte, done func(error)) bool
+	// Renew asks for a chunk that is used here, so that the cluster keeps it, and calls
+	// gone if it is not there. It may be passed over.
+	Renew(key disk.Key, gone func(disk.Key))
+	// Removes tells whether what an operator removes here is to go there, too: Forget
+	// then, and RemoveAll, of all that a namespace has there now.
+	Removes() bool
+	RemoveAll(digest [32]byte)
+	// Forget has a chunk removed that is not to be used any more.
 	Forget(key *disk.Key)
 	// Leave makes nothing of a namespace found any more, and puts of what was handed
 	// over before void: it was reset. Reset waits for what that means to the others,
@@ -89,6 +98,9 @@ type ClusterStats struct {
 	// Promoted chunks were read into memory, PromotionsFailed could not be; both
 	// count in TierStats, too. Hits are shards that were loaded after that.
 	Promoted, PromotionsFailed, Hits uint64
+	// PromiseBytes is how much of it one lookup may be promised at most, 0 without a
+	// cluster.
+	PromiseBytes uint64
 }
 
 // SetCluster gives the master a cluster below. writeBack: chunks are stored there

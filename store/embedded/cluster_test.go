@@ -20,16 +20,23 @@ type fakeCluster struct {
 	known   map[disk.Key]kv.Existence
 	era     uint8
 	refuses bool
+	noFetch bool
 	left    map[[32]byte]bool
 	soiled  map[[32]byte]bool // at Open, until the test says otherwise
 	puts    []func(error)
 	gets    []func(error)
 	asked   int
 	resets  []time.Time // when they were asked for
+	pins    map[disk.Key]store.Pin
+	renewed []func()
+	// removes: removals here go there, too; emptied are the namespaces.
+	removes   bool
+	emptied   map[[32]byte]int
+	forgotten map[disk.Key]int
 }
 
 func newFakeCluster() *fakeCluster {
-	return &fakeCluster{objects: map[disk.Key][][]byte{}, known: map[disk.Key]kv.Existence{}, era: 1, left: map[[32]byte]bool{}, soiled: map[[32]byte]bool{}}
+	return &fakeCluster{objects: map[disk.Key][][]byte{}, known: map[disk.Key]kv.Existence{}, era: 1, left: map[[32]byte]bool{}, soiled: map[[32]byte]bool{}, pins: map[disk.Key]store.Pin{}, emptied: map[[32]byte]int{}, forgotten: map[disk.Key]int{}}
 }
 
 func (c *fakeCluster) Look(key *disk.Key) (disk.Found, bool) {
@@ -38,7 +45,7 @@ func (c *fakeCluster) Look(key *disk.Key) (disk.Found, bool) {
 func (c *fakeCluster) Offers(key *disk.Key) (disk.Found, bool)  { return c.Look(key) }
 func (c *fakeCluster) MissOnce(key *disk.Key)                   { c.known[*key] = kv.Absent }
 func (c *fakeCluster) Touch(*disk.Key)                          {}
-func (c *fakeCluster) CanFetch() bool                           { return true }
+func (c *fakeCluster) CanFetch() bool                           { return !c.noFetch }
 func (c *fakeCluster) CanDemote(uint64) bool                    { return !c.refuses }
 func (c *fakeCluster) QueueBytes() uint64                       { return 1 << 20 }
 func (c *fakeCluster) Deadline(time.Duration) uint32            { return 0 }
@@ -47,8 +54,27 @@ func (c *fakeCluster) Open(spec *kv.NamespaceSpec, soiled bool) { c.soiled[spec.
 func (c *fakeCluster) Clean(digest [32]byte) bool               { return !c.left[digest] && !c.soiled[digest] }
 func (c *fakeCluster) Era() uint8                               { return c.era }
 func (c *fakeCluster) Takes(digest [32]byte) bool               { return !c.left[digest] }
-func (c *fakeCluster) Forget(key *disk.Key)                     { c.known[*key] = kv.Absent }
+func (c *fakeCluster) Removes() bool                            { return c.removes }
+func (c *fakeCluster) RemoveAll(digest [32]byte)                { c.emptied[digest]++ }
 func (c *fakeCluster) Leave(digest [32]byte)                    { c.left[digest] = true }
+
+func (c *fakeCluster) Forget(key *disk.Key) {
+	c.known[*key] = kv.Absent
+	c.forgotten[*key]++
+}
+
+func (c *fakeCluster) Share(chunk disk.Chunk, pin store.Pin, source [][]byte, done func(error)) bool {
+	c.pins[chunk.Key] = pin
+	return c.Demote(chunk, source, done)
+}
+
+func (c *fakeCluster) Renew(key disk.Key, gone func(disk.Key)) {
+	c.renewed = append(c.renewed, func() {
+		if c.objects[key] == nil {
+			gone(key)
+		}
+	})
+}
 
 func (c *fakeCluster) Reset(context.Context, [32]byte) error {
 	c.resets = append(c.resets, time.Now())
@@ -56,6 +82,9 @@ func (c *fakeCluster) Reset(context.Context, [32]byte) error {
 }
 
 func (c *fakeCluster) Fetch(key disk.Key, into [][]byte, done func(*disk.Chunk, error)) bool {
+	if c.noFetch {
+		return false
+	}
 	c.gets = append(c.gets, func(err error) {
 		chunk := &disk.Chunk{Key: key, ShardBytes: uint32(len(into[0]))}
 		for i, shard := range into {

@@ -18,7 +18,7 @@ var (
 	// ErrScope: a scope that names nothing, or contradicts itself.
 	ErrScope = errors.New("scope of removal")
 	// ErrNoTier: there is no slower tier to fetch chunks from.
-	ErrNoTier = errors.New("the store has no disk tier")
+	ErrNoTier = errors.New("the store has no disk tier and no cluster")
 	// ErrOption: a value out of range.
 	ErrOption = errors.New("value out of range")
 )
@@ -127,8 +127,8 @@ type control interface {
 	// SetDefaultTTL sets how long chunks of a namespace that are stored from now on
 	// live; 0: for ever.
 	SetDefaultTTL(ns store.NamespaceID, ttl time.Duration) error
-	// PrefetchAll asks the disk tier for chunks, at its pace. ErrNoTier: there is
-	// none.
+	// PrefetchAll asks the disk tier and the cluster for chunks, at their pace.
+	// ErrNoTier: there is none.
 	PrefetchAll(ctx context.Context, ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error)
 	// TopPrefixes returns the n most used chains, the most used first.
 	TopPrefixes(n int) []Prefix

@@ -22,7 +22,7 @@ func (v *View) faraway(group uint32, hash *kv.Hash) kv.Existence {
 	}
 	if v.far.glance == nil {
 		v.far.glance = v.m.lower.cluster.Glance(ns.digest)
-		v.far.room = uint64(v.m.seg.Slabs) * v.m.seg.SlabBytes / promiseShare
+		v.far.room = v.m.promiseBytes()
 	}
 	answer := v.far.glance.Exists(group, hash)
 	if answer != kv.Present || v.far.counted.has(keyDigest(v.ns, group, hash)) {

@@ -83,6 +83,9 @@ func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) s
 	m.reads[ref] = openRead{client: c.id, slot: slot, record: rec}
 	m.touchLocked(rec)
 	m.countHitLocked(rec, it.Shard)
+	if it.Shard == 0 && m.sharesLocked(ns) { // not all that load have had a lease
+		m.shareAgainLocked(rec, m.groupOf(&r).wholeBytes())
+	}
 	m.stats.GetsReady++
 	g := &m.namespaces[r.namespace].groups[r.group]
 	m.stats.ReadBytes += uint64(g.shardBytes)

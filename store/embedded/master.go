@@ -151,6 +151,11 @@ type liveRecord struct {
 	// shared is the cluster's era in which it was handed over to it, or came from
 	// there; 0 for none.
 	shared uint8
+	// sharing counts its puts there that are under way, which pin its slots.
+	sharing uint8
+	// sharedAt is when it was handed over, or the cluster was asked for it, in
+	// renewTicks.
+	sharedAt uint16
 }
 
 func (l *liveRecord) inUse() bool { return l.readers != 0 || l.leases != 0 || l.puts != 0 }

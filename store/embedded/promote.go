@@ -25,6 +25,7 @@ type promotion struct {
 	lineage lineage
 	record  uint32
 	tickets []uint64 // by shard
+	size    uint64   // of its slots
 	// wanted: a request waits for it.
 	wanted bool
 }
@@ -103,6 +104,7 @@ func (m *Master) grantPromotionLocked(p *promotion, ns store.NamespaceID, chunk 
 		full: map[uint32]bool{}, overQuota: map[uint32]bool{},
 	}
 	g := &m.namespaces[ns].groups[chunk.Group]
+	p.size = g.wholeBytes()
 	into := make([][]byte, bits.OnesCount64(g.complete))
 	granted := m.stats.PutsGranted
 	defer func() { m.stats.PutsGranted = granted }() // puts are the workers'
@@ -123,6 +125,10 @@ func (m *Master) grantPromotionLocked(p *promotion, ns store.NamespaceID, chunk 
 func (m *Master) cameLocked(p *promotion) {
 	delete(m.lower.coming, p.record)
 	m.faces.clear(p.record, faceComing)
+	if m.lower.came != nil {
+		close(m.lower.came)
+		m.lower.came = nil
+	}
 }
 
 // abandonLocked gives a promotion's slots back.
@@ -179,7 +185,8 @@ func (m *Master) arrived(p *promotion, c *disk.Chunk, err error) {
 	m.stats.PutsEnded, m.stats.StoredBytes = ended, stored
 	m.live[p.record].from = store.TierDisk
 	if m.isCluster(p.from) {
-		m.live[p.record].from, m.live[p.record].shared = store.TierRemote, m.lower.cluster.Era()
+		l := &m.live[p.record]
+		l.from, l.shared, l.sharedAt = store.TierRemote, m.lower.cluster.Era(), m.renewTicks()
 		m.lower.stats.Cluster.Promoted++
 	}
 	m.demoteAheadLocked(m.namespaces[r.namespace].groups)

@@ -18,7 +18,8 @@ const removeStep = 1 << 10
 // evictStep is the same for chunks that are evicted by command.
 const evictStep = 256
 
-// Remove drops the chunks of the scope, pinned or not, in memory and on the disk.
+// Remove drops the chunks of the scope, pinned or not, in memory and on the disk; in
+// the cluster, too, if it Removes, as far as it can tell them (see removeFaraway).
 // Puts that are open end void; what is being read is freed when the reader is
 // done. Chunks that are stored meanwhile may stay. An error that is
 // disk.ErrUncertain says that it is done, but that the disk has not taken note of
@@ -34,6 +35,7 @@ func (m *Master) Remove(ctx context.Context, scope Scope) (Removal, error) {
 	// or nowhere.
 	release := m.holdBelow(sel)
 	defer release()
+	m.removeFaraway(sel)
 	var below error
 	switch {
 	case scope.Chain:
@@ -173,6 +175,7 @@ func (m *Master) removeSetLocked(done *Removal, sel *selection, doomed map[uint3
 		// The disk may have it under another tag, of whoever stored it first, or may
 		// not have known yet that it has it.
 		done.OnDisk += m.forgetOnDisk(maps.Keys(doomed))
+		m.forgetFaraway(maps.Keys(doomed))
 	}
 	for rec := range doomed {
 		l := &m.live[rec]

@@ -73,3 +73,55 @@ func (m *Master) settleTier(ctx context.Context) error {
 	defer cancel()
 	return m.lower.tier.Settle(ctx)
 }
+
+// removes tells whether removals go to the cluster.
+func (m *Master) removes() bool {
+	return m.lower != nil && m.lower.cluster != nil && m.lower.cluster.Removes()
+}
+
+// removeFaraway has removed from the cluster what a scope names there: all of a
+// namespace, or chunks by their hashes. The cluster knows neither tags nor chains: of
+// those goes what this node has, see forgetFaraway.
+func (m *Master) removeFaraway(sel *selection) {
+	if !m.removes() || !sel.anyTag {
+		return
+	}
+	switch {
+	case len(sel.scope.Hashes) > 0:
+		for i := range sel.scope.Hashes {
+			for group := range sel.groups {
+				m.lower.cluster.Forget(&disk.Key{Namespace: *sel.digest, Group: uint16(group), Hash: sel.scope.Hashes[i]})
+			}
+		}
+	case sel.digest != nil:
+		m.lower.cluster.RemoveAll(*sel.digest)
+	default:
+		for _, digest := range m.digests() {
+			m.lower.cluster.RemoveAll(digest)
+		}
+	}
+}
+
+// digests returns those of all open namespaces.
+func (m *Master) digests() (all [][32]byte) {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	for _, ns := range m.namespaces {
+		if ns != nil {
+			all = append(all, ns.digest)
+		}
+	}
+	return all
+}
+
+// forgetFaraway has the chunks of records removed from the cluster.
+func (m *Master) forgetFaraway(records func(yield func(rec uint32) bool)) {
+	if !m.removes() {
+		return
+	}
+	for rec := range records {
+		r := m.seg.peekRecord(rec)
+		key := m.diskKeyOf(&r)
+		m.lower.cluster.Forget(&key)
+	}
+}

@@ -103,6 +103,9 @@ func (m *Master) Stats() Stats {
 	s.Recovered = m.recovered
 	if m.lower != nil {
 		s.Tiers = m.lower.stats
+		if m.lower.cluster != nil {
+			s.Tiers.Cluster.PromiseBytes = m.promiseBytes()
+		}
 	}
 	if tier := m.disk(); tier != nil {
 		below := tier.Stats()

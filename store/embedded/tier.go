@@ -24,6 +24,7 @@ type lower struct {
 	leaving map[uint32][]*move // by slot size: those that may be dropped at once, the next one first
 	spare   map[uint32]uint32  // by slot size: slots of the moves that are not lost
 	coming  map[uint32]*promotion
+	came    chan struct{} // closed when the next promotion ends; nil while nobody waits for it
 
 	stats TierStats
 }
@@ -189,6 +190,8 @@ func (m *Master) leaseBelowLocked(g *granting, below []int) bool {
 // disk for: what leases may hold, which bring them up.
 const promiseShare = 4
 
+func (m *Master) promiseBytes() uint64 { return uint64(m.seg.Slabs) * m.seg.SlabBytes / promiseShare }
+
 // promises are what one lookup has counted on the disk for.
 type promises struct {
 	asked map[disk.Key]bool // true: counted as present
@@ -223,8 +226,7 @@ func (v *View) below(group uint32, hash *kv.Hash) kv.Existence {
 		found, there := v.m.lower.tier.Has(&key)
 		if found.Bytes > 0 && v.disk.asked == nil {
 			// Nor more than a load could have in memory at a time.
-			most := uint64(v.m.seg.Slabs) * v.m.seg.SlabBytes / promiseShare
-			v.disk = promises{asked: map[disk.Key]bool{}, room: min(v.m.lower.tier.Room(), most)}
+			v.disk = promises{asked: map[disk.Key]bool{}, room: min(v.m.lower.tier.Room(), v.m.promiseBytes())}
 		}
 		if found.Bytes == 0 {
 			return kv.Absent // nothing to remember

@@ -73,7 +73,7 @@ func (m *Master) victimOfLocked(soft bool, match func(*chunkKind) bool) (uint32,
 	}
 	shared := classes>>sharedClass != 0
 	rec, ok := m.policy.VictimOf(classes, func(rec uint32) bool {
-		if m.live[rec].inUse() {
+		if l := &m.live[rec]; l.inUse() || l.sharing != 0 { // its slots would stay taken
 			return true
 		}
 		if !shared {

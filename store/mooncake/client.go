@@ -24,6 +24,9 @@ type ClientOptions struct {
 	// Replication is that of every put; pins come from the put.
 	Replication Replication
 	Log         *slog.Logger
+	// Canary is a piece of the memory that never changes hands, a few bytes that are no
+	// secret: what Beat puts. Empty: nothing.
+	Canary Range
 	// Lease is how long the cluster's master leases what was asked for
 	// (default_kv_lease_ttl); 0: DefaultLease.
 	Lease time.Duration
@@ -38,6 +41,8 @@ type ClientOptions struct {
 type Client struct {
 	cfg   ClientOptions
 	calls sync.WaitGroup // transfers and probes under way
+	// canary is Beat's.
+	canary canary
 
 	mu         sync.Mutex
 	closed     bool

@@ -56,7 +56,8 @@ func (l *Level) ask(ctx context.Context, q *question) error {
 	for range askers {
 		calls.Go(func() {
 			for chunks := q.next(); len(chunks) > 0; chunks = q.next() {
-				q.note(l.askSome(ctx, q.space, chunks))
+				_, err := l.askSome(ctx, q.space, chunks)
+				q.note(err)
 			}
 		})
 	}
@@ -74,10 +75,7 @@ func (q *question) next() []store.ChunkKey {
 	}
 	n, keys := 0, 0
 	for ; n < len(q.left); n++ {
-		shards := 0
-		if group := q.left[n].Group; int(group) < len(q.space.spec.Groups) {
-			shards = q.space.spec.Groups[group].Shards
-		}
+		shards := q.space.shards(q.left[n].Group)
 		if n > 0 && keys+shards > mooncake.MaxKeys {
 			break
 		}
@@ -96,7 +94,7 @@ func (q *question) note(err error) {
 }
 
 // askSome asks for chunks with one call, and notes the answers.
-func (l *Level) askSome(ctx context.Context, s *space, chunks []store.ChunkKey) error {
+func (l *Level) askSome(ctx context.Context, s *space, chunks []store.ChunkKey) ([]kv.Existence, error) {
 	begun := l.opts.Now()
 	found, err := l.client.Existence(ctx, s.name, chunks)
 	took := l.opts.Now().Sub(begun)
@@ -120,9 +118,9 @@ func (l *Level) askSome(ctx context.Context, s *space, chunks []store.ChunkKey) 
 	l.stats.Questions++
 	if err != nil {
 		l.stats.AskFailed++
-		return fmt.Errorf("ask the cluster: %w", err)
+		return nil, fmt.Errorf("ask the cluster: %w", err)
 	}
 	l.stats.Asked += uint64(len(chunks))
 	l.stats.Found += uint64(present)
-	return nil
+	return found, nil
 }

@@ -60,6 +60,18 @@ func (k *known) find(digest uint64, nowMS int64) (present, ok bool) {
 	return false, false
 }
 
+// forget forgets all.
+func (k *known) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.lines {
+		for j := range k.lines[i] {
+			k.lines[i][j].digest.Store(0)
+			k.lines[i][j].verdict.Store(0)
+		}
+	}
+}
+
 // put notes what is known of a chunk, until a time.
 func (k *known) put(digest uint64, present bool, nowMS, untilMS int64) {
 	k.mu.Lock()

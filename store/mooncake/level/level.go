@@ -28,12 +28,13 @@ type Level struct {
 	// spaces are the namespaces by digest; values are replaced, not changed.
 	spaces sync.Map // [32]byte -> *space
 
-	mu    sync.Mutex
-	puts  queue[*putting]
-	gets  queue[*fetching]
-	seeds uint64
-	ended bool // Run is over
-	stats Stats
+	mu       sync.Mutex
+	puts     queue[*putting]
+	gets     queue[*fetching]
+	renewals queue[*renewing]
+	seeds    uint64
+	ended    bool // Run is over
+	stats    Stats
 
 	begun time.Time // what is known is timed from here
 
@@ -56,7 +57,7 @@ func New(opts Options) *Level {
 	opts.setDefaults()
 	return &Level{
 		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks, max(opts.Lease, opts.Absent)), begun: opts.Now(),
-		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters),
+		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters), renewals: newQueue[*renewing](1),
 	}
 }
 
@@ -64,6 +65,14 @@ func New(opts Options) *Level {
 func (s *space) digest(group uint32, hash *kv.Hash) uint64 {
 	d := binary.LittleEndian.Uint64(hash[:8]) ^ bits.RotateLeft64(binary.LittleEndian.Uint64(hash[8:16]), 32)
 	return max(d^s.seed^bits.RotateLeft64((uint64(group)+1)*scramble, 17), 1)
+}
+
+// shards is how many shards a group's chunks have, 0 for a group that there is not.
+func (s *space) shards(group uint32) int {
+	if int(group) >= len(s.spec.Groups) {
+		return 0
+	}
+	return s.spec.Groups[group].Shards
 }
 
 // chunkBytes is the length of all shards of a group's chunk.
@@ -200,8 +209,26 @@ func (l *Level) Deadline(time.Duration) uint32 { return 0 }
 // Left implements embedded.Lower.
 func (l *Level) Left(uint32) time.Duration { return 0 }
 
-// Forget implements embedded.Cluster. Bytes that are bad here came from there, or
-// went there: they are removed, as far as nobody reads them, and not used before.
+// Removes implements embedded.Cluster: what is an operator's to remove there is told by
+// what a reset removes.
+func (l *Level) Removes() bool { return l.opts.ResetCluster }
+
+// RemoveAll implements embedded.Cluster. What was put or asked before is void, and
+// nothing of the namespace is there before the removal is through.
+func (l *Level) RemoveAll(digest [32]byte) {
+	s := l.spaceOf(digest)
+	if s == nil {
+		return
+	}
+	if err := l.client.Soil(s.name); err != nil { // it was reset meanwhile
+		return
+	}
+	l.replaceSpace(digest, s, &space{spec: s.spec, name: s.name})
+	l.opts.Log.Info("what the Mooncake cluster has of a model is being removed", "model", s.spec.Model)
+}
+
+// Forget implements embedded.Cluster: what came from there, or went there, and is bad,
+// or an operator removes, is removed as far as nobody reads it, and not used before.
 func (l *Level) Forget(key *disk.Key) {
 	s := l.spaceOf(key.Namespace)
 	if s == nil {

@@ -23,7 +23,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const shardBytes = 1000
+const (
+	shardBytes  = 1000
+	canaryBytes = 64
+)
 
 func spec() *kv.NamespaceSpec {
 	return &kv.NamespaceSpec{
@@ -44,10 +47,10 @@ type rig struct {
 
 func newRig(t *testing.T, cluster *mooncaketest.Cluster, opts level.Options) *rig {
 	t.Helper()
-	r := &rig{t: t, cluster: cluster, memory: make([]byte, 64*shardBytes), digest: spec().Digest()}
+	r := &rig{t: t, cluster: cluster, memory: make([]byte, 64*shardBytes+canaryBytes), digest: spec().Digest()}
 	r.engine = cluster.NewEngine(r.memory)
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	opts.Client = mooncake.NewClient(mooncake.ClientOptions{Engine: r.engine, Memory: r.memory, Log: log})
+	opts.Client = mooncake.NewClient(mooncake.ClientOptions{Engine: r.engine, Memory: r.memory, Canary: mooncake.Range{Offset: 64 * shardBytes, Bytes: canaryBytes}, Log: log})
 	opts.Memory, opts.Log = r.memory, log
 	r.Level = level.New(opts)
 	r.Open(spec(), false)
@@ -477,7 +480,7 @@ func TestChangedBytes(t *testing.T) {
 			t.Fatal("refused")
 		}
 		synctest.Wait()
-		if len(o.errs) != 1 || !errors.Is(o.errs[0], disk.ErrSource) || len(r.cluster.Keys()) != 0 {
+		if len(o.errs) != 1 || !errors.Is(o.errs[0], disk.ErrSource) || objectsIn(r.cluster) != 0 {
 			t.Errorf("%v, %v", o.errs, r.cluster.Keys())
 		}
 	})
@@ -505,7 +508,7 @@ func TestResets(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.expect(1, kv.Absent)
-				if left := len(r.cluster.Keys()); left != 2 && !everywhere || left != 0 && everywhere {
+				if left := objectsIn(r.cluster); left != 2 && !everywhere || left != 0 && everywhere {
 					t.Errorf("%d objects are left", left)
 				}
 				time.Sleep(15 * time.Second) // more than a lease: what was read then is gone, too

@@ -53,6 +53,9 @@ const (
 	askLimit = 2 * time.Second
 	// healInterval is how often a cluster that does not answer is looked at.
 	healInterval = 100 * time.Millisecond
+	// watchInterval is how often one that does is asked, whether anybody wants to know
+	// something or not; often enough that its lease does not end.
+	watchInterval = 2 * time.Second
 )
 
 func (o *Options) setDefaults() {

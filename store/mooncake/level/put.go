@@ -26,6 +26,7 @@ var (
 type putting struct {
 	space  *space
 	chunk  disk.Chunk
+	pin    store.Pin
 	shards []mooncake.Shard
 	bytes  uint64
 	done   func(error)
@@ -50,7 +51,13 @@ func (l *Level) fitsLocked(bytes uint64) bool {
 // Demote implements embedded.Lower. What there is no room for is the newest: what
 // waits has waited longer, and stands before it in its chain.
 func (l *Level) Demote(chunk disk.Chunk, source [][]byte, done func(error)) bool {
-	p := &putting{space: l.spaceOf(chunk.Namespace), chunk: chunk, done: done}
+	return l.Share(chunk, store.PinNone, source, done)
+}
+
+// Share implements embedded.Cluster. Any pin is a soft one there: nobody could end a
+// hard one, and a soft one ends with the master's time for it.
+func (l *Level) Share(chunk disk.Chunk, pin store.Pin, source [][]byte, done func(error)) bool {
+	p := &putting{space: l.spaceOf(chunk.Namespace), chunk: chunk, pin: min(pin, store.PinSoft), done: done}
 	if p.space != nil {
 		p.shards = l.shardsOf(&chunk.Key, source)
 	}
@@ -108,7 +115,7 @@ func (l *Level) runPuts(ctx context.Context) {
 				bytes = first.bytes
 			}
 			bytes += next.bytes
-			return first.space == next.space && bytes <= putBatchBytes &&
+			return first.space == next.space && first.pin == next.pin && bytes <= putBatchBytes &&
 				(taken+1)*max(len(first.shards), len(next.shards)) <= mooncake.MaxTransfer
 		})
 		l.mu.Unlock()
@@ -134,7 +141,7 @@ func (l *Level) put(ctx context.Context, batch []*putting) {
 	begun := l.opts.Now()
 	// A call ends with its transfer, whatever becomes of ctx; only what was not begun
 	// is given up.
-	results, err := l.client.Put(ctx, s.name, store.PinNone, shards)
+	results, err := l.client.Put(ctx, s.name, batch[0].pin, shards)
 	l.opts.PutTook(l.opts.Now().Sub(begun))
 	if err != nil {
 		l.check()

@@ -40,8 +40,8 @@ func TestResetWithoutTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.absentFor(1, 20)
-		if left := r.cluster.Keys(); len(left) != 0 || !r.Clean(r.digest) {
-			t.Errorf("%d objects are left, clean %v", len(left), r.Clean(r.digest))
+		if left := objectsIn(r.cluster); left != 0 || !r.Clean(r.digest) {
+			t.Errorf("%d objects are left, clean %v", left, r.Clean(r.digest))
 		}
 		if err, taken := r.put(1, 1); err != nil || !taken {
 			t.Errorf("after it: %v, %v", err, taken)
@@ -93,8 +93,8 @@ func TestSoiled(t *testing.T) {
 			t.Error("it is clean from the beginning")
 		}
 		r.absentFor(1, 20)
-		if left := r.cluster.Keys(); len(left) != 0 || !r.Clean(r.digest) {
-			t.Errorf("%d objects are left, clean %v", len(left), r.Clean(r.digest))
+		if left := objectsIn(r.cluster); left != 0 || !r.Clean(r.digest) {
+			t.Errorf("%d objects are left, clean %v", left, r.Clean(r.digest))
 		}
 		if err, taken := r.put(1, 0); err != nil || !taken {
 			t.Errorf("after it: %v, %v", err, taken)
@@ -136,7 +136,7 @@ func TestForgottenAtOnce(t *testing.T) {
 		r.Forget(&key)
 		r.expect(1, kv.Absent)
 		r.absentFor(1, 5)
-		if left := len(r.cluster.Keys()); left != 0 {
+		if left := objectsIn(r.cluster); left != 0 {
 			t.Errorf("%d objects are left", left)
 		}
 		close(release)

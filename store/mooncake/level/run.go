@@ -20,6 +20,8 @@ func (l *Level) Run(ctx context.Context) {
 	for range getters {
 		loops.Go(func() { l.runGets(ctx) })
 	}
+	loops.Go(func() { l.runRenewals(ctx) })
+	loops.Go(func() { l.watch(ctx) })
 	l.heal(ctx)
 	loops.Wait()
 	l.usable.Store(false)
@@ -46,7 +48,7 @@ func (l *Level) heal(ctx context.Context) {
 	for {
 		if err := l.client.Reach(ctx); err == nil && l.client.Health().Ready {
 			if !l.usable.Load() {
-				l.eras.Add(1)
+				l.beginEra()
 				l.usable.Store(true)
 				l.opts.Log.Info("the Mooncake cluster is in service")
 			}
@@ -57,6 +59,36 @@ func (l *Level) heal(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
+		}
+	}
+}
+
+// beginEra notes that the cluster may have lost what it had.
+func (l *Level) beginEra() {
+	l.known.forget()
+	l.eras.Add(1)
+}
+
+// watch finds out that a cluster which nobody asks has stopped to answer, or has begun
+// anew so quickly that nobody has seen it gone.
+func (l *Level) watch(ctx context.Context) {
+	ticker := time.NewTicker(min(watchInterval, l.opts.Lease/4))
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		if !l.inService() {
+			continue
+		}
+		switch forgot, err := l.client.Beat(ctx); {
+		case err != nil:
+			l.check()
+		case forgot && l.inService():
+			l.beginEra()
+			l.opts.Log.Warn("the Mooncake cluster has lost what this node had put; it is put again when it is used")
 		}
 	}
 }

@@ -41,6 +41,10 @@ type Stats struct {
 	// GotChunks came, GetsFailed were gone, or could not be had.
 	GotChunks, GetsFailed uint64
 
+	// Renewed chunks were used here and asked for, so that they stay there; RenewedLate
+	// ones had gone.
+	Renewed, RenewedLate uint64
+
 	// Gauges.
 	QueuedBytes   uint64 // chunks that wait to be put, or are
 	FetchingBytes uint64 // chunks that wait to be got, or are

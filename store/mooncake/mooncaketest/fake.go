@@ -72,6 +72,22 @@ func (c *Cluster) Set(key string, bytes []byte) {
 	c.objects[key] = &object{bytes: append([]byte{}, bytes...)}
 }
 
+// Forget loses all objects, as a master does that begins anew.
+func (c *Cluster) Forget() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.objects)
+	c.used = 0
+}
+
+// Leased tells whether somebody asked for an object since leases are given.
+func (c *Cluster) Leased(key string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	o := c.objects[key]
+	return o != nil && o.leased
+}
+
 // GiveLeases makes the cluster lease what is asked for or got, until EndLeases.
 func (c *Cluster) GiveLeases() {
 	c.mu.Lock()

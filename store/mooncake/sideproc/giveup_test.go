@@ -3,6 +3,7 @@ package sideproc_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -12,8 +13,8 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/sideproc"
 )
 
-// TestGivenUp: a transfer that was given up may write to its memory later. It ends
-// with the process that could, and not before.
+// TestGivenUp: a transfer that was given up, or ended in an exception however soon, may
+// write to its memory later. It ends with the process that could, and not before.
 func TestGivenUp(t *testing.T) {
 	t.Parallel()
 	for name, call := range map[string]func(*sideproc.Engine) ([]mooncake.Answer, error){
@@ -23,11 +24,20 @@ func TestGivenUp(t *testing.T) {
 		"put": func(e *sideproc.Engine) ([]mooncake.Answer, error) {
 			return e.Put(context.Background(), mooncake.Replication{}, oneObject("x@given up"))
 		},
+		"get raises": func(e *sideproc.Engine) ([]mooncake.Answer, error) {
+			return e.Get(context.Background(), oneObject("x@raises"))
+		},
+		"put raises": func(e *sideproc.Engine) ([]mooncake.Answer, error) {
+			return e.Put(context.Background(), mooncake.Replication{}, oneObject("x@raises"))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			limits := long
 			limits.Failure = time.Nanosecond
+			if strings.HasSuffix(name, "raises") {
+				limits.Failure = time.Hour
+			}
 			cfg, memory := player(t, "good", limits)
 			e := run(t, cfg)
 			await(t, e, isReady)

@@ -173,7 +173,10 @@ func serve(conn net.Conn, role string) {
 			if err == nil && role == "no pings" && f.Kind() == sideproc.KindPing {
 				err = errors.New("what is a ping?")
 			}
-			if err != nil {
+			switch {
+			case errors.Is(err, errRaised):
+				kind, body = sideproc.KindFailed, []byte("RuntimeError: raised")
+			case err != nil:
 				kind, body = sideproc.KindRefused, []byte(err.Error())
 			}
 			writing.Lock()
@@ -182,6 +185,9 @@ func serve(conn net.Conn, role string) {
 		}()
 	}
 }
+
+// errRaised: Mooncake raised an exception in the midst of a call.
+var errRaised = errors.New("raised")
 
 // writeLate is a transfer that goes on after it was answered as failed.
 func writeLate(to []byte) {
@@ -209,8 +215,11 @@ func answer(engine mooncake.Engine, memory []byte, f sideproc.Frame) ([]mooncake
 			return nil, nil
 		}
 	}
-	if len(keys) == 1 && strings.HasSuffix(keys[0], "@given up") {
+	if len(keys) == 1 && (strings.HasSuffix(keys[0], "@given up") || strings.HasSuffix(keys[0], "@raises")) {
 		go writeLate(memory[binary.LittleEndian.Uint64(body[8+size:]):][:64])
+		if strings.HasSuffix(keys[0], "@raises") {
+			return nil, errRaised
+		}
 		return []mooncake.Answer{mooncake.Answer(mooncake.CodeTransferFailed)}, nil
 	}
 	switch f.Kind() {

@@ -229,6 +229,10 @@ func (s *session) call(ctx context.Context, number int, kind byte, n int, body f
 	if errors.Is(err, errFrame) {
 		s.condemn(err)
 	}
+	if lanes[number].transfer && (err != nil && p.answer.kind == kindFailed || errors.Is(err, errFrame)) {
+		// It was begun, and nobody knows how it ended.
+		return nil, s.outlive(fmt.Errorf("%s: a transfer failed: %w", lanes[number].name, err))
+	}
 	if time.Since(begun) < s.limits.Failure {
 		return answers, err
 	}
