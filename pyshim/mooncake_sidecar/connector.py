@@ -5,9 +5,11 @@ passed to the role's object.
 """
 
 import logging
+import os
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import vllm
@@ -27,7 +29,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes  # noqa: E402
 from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: E402
 
-from mooncake_sidecar import daemons, events, paths  # noqa: E402
+from mooncake_sidecar import daemons, events, gpuevents, gpumem, paths  # noqa: E402
 from mooncake_sidecar.hostmem import MemfdAllocation  # noqa: E402
 from mooncake_sidecar.layout import UnsupportedLayout  # noqa: E402
 from mooncake_sidecar.lookup import LookupClient  # noqa: E402
@@ -36,7 +38,7 @@ from mooncake_sidecar.metadata import SidecarMetadata, SidecarWorkerMetadata  # 
 from mooncake_sidecar.observing import Jobs, Lookups  # noqa: E402
 from mooncake_sidecar.prom import SidecarPromMetrics  # noqa: E402
 from mooncake_sidecar.registrar import Registrar  # noqa: E402
-from mooncake_sidecar.registration import START_BUDGET_S, Registrant, describe  # noqa: E402
+from mooncake_sidecar.registration import START_BUDGET_S, Memory, Registrant, describe  # noqa: E402
 from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
 from mooncake_sidecar.states import StateRules  # noqa: E402
 from mooncake_sidecar.stats import SidecarStats  # noqa: E402
@@ -91,6 +93,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         self._follower: events.Follower | None = None
         self._counted = (0, 0, 0)
         self._allocation: MemfdAllocation | None = None
+        self._memory: Memory | None = None
         self._closed = False
         if role == KVConnectorRole.SCHEDULER:
             config.warn_ignored(self._settings)
@@ -213,7 +216,13 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
     # ---- worker role ----
 
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
-        if self._role != KVConnectorRole.WORKER or self._vllm_config.device_config.device_type != "cpu":
+        if self._role != KVConnectorRole.WORKER:
+            return None
+        if self._vllm_config.device_config.device_type == "cuda" and not self._vllm_config.model_config.enable_sleep_mode:
+            from vllm.device_allocator import alloc_conf
+
+            return gpumem.plain_allocation(alloc_conf)
+        if self._vllm_config.device_config.device_type != "cpu":
             return None
         self._allocation = MemfdAllocation({tensor.size for tensor in self._kv_cache_config.kv_cache_tensors})
         return self._allocation
@@ -236,13 +245,12 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         )
         world = parallel_state.get_world_group()
         try:
-            memory = describe(
-                kv_caches, self._kv_cache_config, shared, len(self._geometry.spec.groups), self._geometry.cut
-            )
+            memory, gpu_events, device = self._share(kv_caches, shared, world.local_rank)
         except UnsupportedLayout as error:
             logger.warning("running without the KV store: %s", error)
-            self._worker = self._make_worker(lambda: None, world.rank)
+            self._worker = self._make_worker(lambda: None, world.rank, None)
             return
+        self._memory = memory
         registrant = Registrant(
             self._settings,
             self._geometry,
@@ -251,17 +259,43 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             num_blocks=self._kv_cache_config.num_blocks,
             engine_id=self._engine_id,
             epoch=self._epoch,
-            device=f"host-{world.local_rank}",
+            device=device,
         )
         self._maintainer = Maintainer(registrant.connect, "mooncake-worker")
-        self._worker = self._make_worker(self._maintainer.take, world.rank)
+        self._worker = self._make_worker(self._maintainer.take, world.rank, gpu_events)
         self._maintainer.start()
         self._maintainer.first_attempt.wait(_WORKER_WAITS_S)
 
-    def _make_worker(self, take_link: Any, rank: int) -> WorkerRole:
+    def _share(self, kv_caches: dict[str, Any], shared: list[Any], local_rank: int) -> tuple[Memory, Any, str]:
+        """The KV memory, the events that tell when a GPU is through, and the daemon's device name.
+
+        Raises:
+            UnsupportedLayout: the memory can't be shared.
+        """
+        config, groups, cut = self._kv_cache_config, len(self._geometry.spec.groups), self._geometry.cut
+        if self._vllm_config.device_config.device_type != "cuda":
+            return describe(kv_caches, config, shared, groups, cut), None, f"host-{local_rank}"
+        if self._vllm_config.model_config.enable_sleep_mode:
+            # The daemon would go on with memory that the engine has given up.
+            raise UnsupportedLayout("sleep mode takes a GPU's KV cache away from under the daemon; leave --enable-sleep-mode out")
+        import torch
+
+        try:
+            driver = gpumem.Driver()
+        except OSError as error:
+            raise UnsupportedLayout(f"the CUDA driver can't be asked for handles: {error}") from error
+        index = torch.cuda.current_device()
+        memory = describe(kv_caches, config, shared, groups, cut, driver)
+        made = gpuevents.make(torch)
+        handles = made.handles if isinstance(made, gpuevents.EventRing) else []
+        memory = replace(memory, device_uuid=gpumem.device_uuid(torch, index), events=handles)
+        return memory, made, gpumem.device_name(index, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+    def _make_worker(self, take_link: Any, rank: int, gpu_events: Any) -> WorkerRole:
         return WorkerRole(
             take_link,
             rank=rank,
+            events=gpu_events,
             by_block=self._by_block,
             idle_wait_s=self._idle_wait_s(),
             count=self._stats.add,
@@ -346,6 +380,8 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.close()
         if self._allocation is not None:
             self._allocation.close()
+        if self._memory is not None:
+            self._memory.close()
         if self._registrar is not None:
             self._registrar.stop()
         if self._follower is not None:

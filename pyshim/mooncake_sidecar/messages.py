@@ -4,6 +4,7 @@ Every class is one message; its tag is the ``t`` of the frame. Fields that are
 at their default are left out, which a Go peer reads as the zero value.
 """
 
+import builtins
 from typing import Any
 
 import msgspec
@@ -91,13 +92,19 @@ class KVSegment(msgspec.Struct):
     shard: int = 0
 
 
-class KVRegion(msgspec.Struct):
-    """One allocation of KV memory: ``memfd`` (fd indexes the frame's descriptors) or ``process_vm``."""
+class KVRegion(msgspec.Struct, omit_defaults=True):
+    """One region of KV memory: ``memfd`` (fd indexes the frame's descriptors), ``process_vm``, ``cuda_ipc`` or ``cuda_vmm``.
+
+    ``address`` of the last two is where the region begins in its allocation, or in
+    its chunks, whose descriptors begin at ``fd``.
+    """
 
     kind: str
     fd: int
     address: int
     bytes: int
+    handle: builtins.bytes = b""
+    chunks: list[int] = []
 
 
 class Register(_Message, tag="register"):
@@ -116,6 +123,8 @@ class Register(_Message, tag="register"):
     verify: bool
     store_retention: int = 0
     held_shards: int = 1
+    device_uuid: bytes = b""
+    events: list[bytes] = []
 
 
 class Engine(_Message, tag="engine"):
@@ -169,6 +178,12 @@ class Cancel(_Message, tag="cancel"):
 class Finished(_Message, tag="finished"):
     reqs: list[str]
     preempted: list[str] = []
+
+
+class After(_Message, tag="after"):
+    """The jobs that follow wait for the event of this number."""
+
+    event: int
 
 
 class Ping(_Message, tag="ping"):

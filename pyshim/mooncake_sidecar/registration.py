@@ -3,10 +3,10 @@
 import ctypes
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from mooncake_sidecar import daemons, paths, sharing
+from mooncake_sidecar import daemons, gpumem, paths, sharing
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.board import JobBoard
 from mooncake_sidecar.config import Settings
@@ -31,6 +31,16 @@ class Memory:
     regions: list[msg.KVRegion]
     descriptors: list[int]
     segments: list[msg.KVSegment]
+    device_uuid: bytes = b""
+    """The GPU's; empty for CPU memory."""
+    events: list[bytes] = field(default_factory=list)
+    """Handles of the events that jobs wait for."""
+    owned: list[int] = field(default_factory=list)
+    """Those of ``descriptors`` that are closed with this."""
+
+    def close(self) -> None:
+        """Give back what is only needed to register."""
+        gpumem.close_all(self.owned)
 
     @property
     def by_address(self) -> bool:
@@ -39,7 +49,12 @@ class Memory:
 
 
 def describe(
-    kv_caches: dict[str, Any], kv_cache_config: Any, shared: list[HostRegion], groups: int, cut: int = 0
+    kv_caches: dict[str, Any],
+    kv_cache_config: Any,
+    shared: list[HostRegion],
+    groups: int,
+    cut: int = 0,
+    driver: gpumem.Driver | None = None,
 ) -> Memory:
     """Turn the registered tensors into regions and segments.
 
@@ -47,23 +62,35 @@ def describe(
         shared: memfds that hold KV memory; what is not in one is reached by address.
         groups: number of store groups; each uses every segment.
         cut: shards that each block is cut into, 0 for none.
+        driver: shares what is in a GPU's memory.
 
     Raises:
-        UnsupportedLayout: the tensors can't be described, or are not on the CPU.
+        UnsupportedLayout: the tensors can't be described, or are neither on the CPU nor on a CUDA GPU.
     """
     by_address = {region.address: region for region in shared}
     regions: list[msg.KVRegion] = []
     descriptors: list[int] = []
     numbers: dict[int, int] = {}
     segments: list[msg.KVSegment] = []
+    owned: list[int] = []
     runs = runs_from_tensors(kv_caches, kv_cache_config, cut)
     for storage, run in runs:
-        if storage.device.type != "cpu":
-            raise UnsupportedLayout(f"the KV cache is on {storage.device}; this build serves CPU engines")
+        on_gpu = storage.device.type == "cuda" and driver is not None
+        if storage.device.type != "cpu" and not on_gpu:
+            raise UnsupportedLayout(f"the KV cache is on {storage.device}; CPU and CUDA engines are served")
         address = storage.data_ptr()
         if address not in numbers:
             numbers[address] = len(regions)
-            if (host := by_address.get(address)) is not None and host.size >= storage.nbytes():
+            if on_gpu:
+                try:
+                    exported = gpumem.export(driver, address, storage.nbytes(), len(descriptors))
+                except BaseException:
+                    gpumem.close_all(owned)
+                    raise
+                regions.append(exported.region)
+                descriptors += exported.descriptors
+                owned += exported.descriptors
+            elif (host := by_address.get(address)) is not None and host.size >= storage.nbytes():
                 regions.append(msg.KVRegion("memfd", len(descriptors), 0, host.size))
                 descriptors.append(host.fd)
             else:
@@ -75,11 +102,12 @@ def describe(
         for s in segments
     ]
     if len(every) > sharing.MAX_SEGMENTS:
+        gpumem.close_all(owned)
         raise UnsupportedLayout(
             f"the KV cache is in {len(every)} pieces of {groups} groups, at most {sharing.MAX_SEGMENTS} can be registered"
             + ("; leave store_tp_size out" if cut else "")
         )
-    return Memory(regions, descriptors, every)
+    return Memory(regions, descriptors, every, owned=owned)
 
 
 class Registrant:
@@ -157,7 +185,7 @@ class Registrant:
         return msg.Register(
             fds=len(self._memory.descriptors) + 1,
             namespace=self._geometry.spec,
-            device="host",
+            device=self._device.partition("-")[0],
             num_blocks=self._num_blocks,
             shard_by_group=shards,
             put_stride=strides,
@@ -170,6 +198,8 @@ class Registrant:
             verify=self._settings.verify,
             store_retention=self._settings.store_retention,
             held_shards=self._geometry.held_shards,
+            device_uuid=self._memory.device_uuid,
+            events=self._memory.events,
         )
 
 

@@ -9,10 +9,12 @@ remade by a background thread (``maintainer``).
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mooncake_sidecar import messages as msg
+from mooncake_sidecar.gpuevents import EventRing, Mark, Marks
 from mooncake_sidecar.ids import wire_id
 from mooncake_sidecar.jobs import ALL_PARTS, JobCommand, Report, StepCommands, block_ids
 from mooncake_sidecar.link import Link, Outcome, wait_readable
@@ -35,9 +37,9 @@ class Transfers:
 
 
 class WorkerRole:
-    """INVARIANT: every command that was taken is in exactly one place: with a
-    link, or in the reports; so each store is acknowledged once and each load
-    reported once."""
+    """INVARIANT: every command that was taken is in exactly one place: held back
+    for the GPU, with a link, or in the reports; so each store is acknowledged once
+    and each load reported once."""
 
     def __init__(
         self,
@@ -45,6 +47,7 @@ class WorkerRole:
         *,
         rank: int,
         by_block: bool,
+        events: EventRing | Marks | None = None,
         idle_wait_s: float = IDLE_WAIT_S,
         wait: Callable[[Sequence[int], float], bool] = wait_readable,
         count: Callable[[str, float], None] = lambda name, value: None,
@@ -55,6 +58,7 @@ class WorkerRole:
         take_link: a newly registered link, once, or None.
         rank: this worker's rank in the engine.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
+        events: tell when a GPU is through; None for a CPU, which is when the hooks are called.
         idle_wait_s: how long a step in which nothing runs may wait for a load.
         wait: waits so long for one of the descriptors.
         count: adds to a named counter.
@@ -63,6 +67,8 @@ class WorkerRole:
         self._take_link = take_link
         self._rank = rank
         self._by_block = by_block
+        self._events = events
+        self._held: deque[tuple[Mark, Callable[[], None]]] = deque()
         self._idle_wait_s = idle_wait_s
         self._wait = wait
         self._count = count
@@ -92,11 +98,15 @@ class WorkerRole:
             # The last step's hook was left out: its bytes are final by now.
             self.start_stores(self._owed)
         self._owed = step
+        for command in step.loads:
+            self._loading[command.job] = command
+        self._when_done(bool(step.loads), lambda: self._send_loads(step))
+
+    def _send_loads(self, step: StepCommands) -> None:
         if self._link is not None and (step.finished or step.preempted):
             # Before the step's jobs: an id may be used again.
             self._link.notify(msg.Finished(list(map(wire_id, step.finished)), list(map(wire_id, step.preempted))))
         for command in step.loads:
-            self._loading[command.job] = command
             if not self._submit(command, msg.KIND_LOAD):
                 self._count("loads_refused", 1)
                 self._load_ended(command.job, msg.STATUS_DROPPED, b"")
@@ -106,10 +116,34 @@ class WorkerRole:
     def start_stores(self, step: StepCommands) -> None:
         """``wait_for_save``: the step's bytes are final."""
         self._owed = None
+        if step.stores:
+            self._when_done(True, lambda: self._send_stores(step))
+
+    def _send_stores(self, step: StepCommands) -> None:
         for command in step.stores:
             if not self._submit(command, msg.KIND_STORE):
                 self._count("stores_refused", 1)
                 self._store_ended(command.job, {ALL_PARTS})
+
+    def _when_done(self, jobs: bool, send: Callable[[], None]) -> None:
+        """Send in order: at once, where the daemon waits for the GPU or there is none, else when it is through.
+
+        Args:
+            jobs: whether any of what is sent depends on the GPU.
+        """
+        if isinstance(self._events, EventRing):
+            if jobs and self._link is not None and self._link.healthy:
+                self._link.notify(msg.After(self._events.record()))
+        elif self._events is not None and (jobs or self._held):
+            self._held.append((self._events.record() if jobs else self._held[-1][0], send))
+            self._let_go()
+            return
+        send()
+
+    def _let_go(self) -> None:
+        """Send what was held back for what the GPU has done by now."""
+        while self._held and self._held[0][0].query():
+            self._held.popleft()[1]()
 
     def poll(self) -> Transfers:
         """``get_transfer_results``: requests whose load is over since the last call."""
@@ -172,6 +206,7 @@ class WorkerRole:
     def _pump(self) -> None:
         now = self._clock()
         self._adopt()
+        self._let_go()
         if self._link is not None:
             self._collect(self._link.pump(now))
         if self._old:

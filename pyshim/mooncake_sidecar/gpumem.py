@@ -1,0 +1,171 @@
+"""KV memory of a GPU as another process can map it, by the CUDA driver.
+
+PyTorch hands out pieces of larger allocations, so what travels is the allocation
+and where in it the piece lies: by an IPC handle where the memory came from
+cudaMalloc, by one descriptor for each physical chunk where it was mapped
+(expandable segments, memory pools).
+"""
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.layout import UnsupportedLayout
+
+LIBRARY = "libcuda.so.1"
+HANDLE_BYTES = 64
+# A message has room for 253 descriptors, and others need some.
+MAX_CHUNKS = 200
+_POSIX_DESCRIPTOR = 1
+
+
+class CudaError(OSError):
+    """The driver refused a call."""
+
+
+class Driver:
+    """The few calls of the CUDA driver that are needed. The engine has loaded it and made a context."""
+
+    def __init__(self, path: str = LIBRARY) -> None:
+        """Raises:
+        OSError: there is no driver.
+        """
+        self._lib = ctypes.CDLL(path)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        try:
+            function = getattr(self._lib, name)
+        except AttributeError:
+            raise CudaError(f"the CUDA driver has no {name}") from None
+        if code := function(*arguments):
+            text = ctypes.c_char_p()
+            self._lib.cuGetErrorName(code, ctypes.byref(text))
+            raise CudaError(f"{name}: {(text.value or b'error').decode()} ({code})")
+
+    def range(self, address: int) -> tuple[int, int]:
+        """Where the allocation, or the mapped chunk, around an address begins, and its length."""
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        self._call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+        return base.value, size.value
+
+    def handle(self, base: int) -> bytes:
+        """An allocation's IPC handle."""
+        handle = ctypes.create_string_buffer(HANDLE_BYTES)
+        self._call("cuIpcGetMemHandle", handle, ctypes.c_uint64(base))
+        return handle.raw
+
+    def descriptor(self, base: int) -> int:
+        """A descriptor of a mapped chunk; the caller's."""
+        chunk, fd = ctypes.c_uint64(), ctypes.c_int(-1)
+        self._call("cuMemRetainAllocationHandle", ctypes.byref(chunk), ctypes.c_void_p(base))
+        try:
+            self._call(
+                "cuMemExportToShareableHandle", ctypes.byref(fd), chunk, ctypes.c_int(_POSIX_DESCRIPTOR), ctypes.c_ulonglong(0)
+            )
+        finally:
+            self._call("cuMemRelease", chunk)
+        return fd.value
+
+
+@dataclass(frozen=True)
+class Exported:
+    """One region and its descriptors, whose first is number ``region.fd`` of the message."""
+
+    region: msg.KVRegion
+    descriptors: list[int]
+
+
+def export(driver: Driver, address: int, size: int, first_descriptor: int) -> Exported:
+    """Describe ``size`` bytes at ``address`` for another process.
+
+    Raises:
+        UnsupportedLayout: the memory can't be shared; the text says why.
+    """
+    try:
+        base, length = driver.range(address)
+        try:
+            handle = driver.handle(base)
+        except CudaError as no_handle:
+            return _export_chunks(driver, address, size, first_descriptor, no_handle)
+    except CudaError as error:
+        raise UnsupportedLayout(f"the KV cache's GPU memory can't be shared: {error}") from error
+    if address + size > base + length:
+        raise UnsupportedLayout(f"the KV cache of {size} bytes spans several CUDA allocations")
+    return Exported(msg.KVRegion("cuda_ipc", 0, address - base, size, handle=handle), [])
+
+
+def _export_chunks(driver: Driver, address: int, size: int, first: int, no_handle: CudaError) -> Exported:
+    descriptors: list[int] = []
+    lengths: list[int] = []
+    begin = at = driver.range(address)[0]
+    try:
+        while at < address + size:
+            base, length = driver.range(at)
+            if base != at:
+                raise CudaError(f"the chunk at {at:#x} begins at {base:#x}")
+            if len(descriptors) == MAX_CHUNKS:
+                raise UnsupportedLayout(
+                    f"the KV cache lies in more than {MAX_CHUNKS} chunks; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
+                )
+            descriptors.append(driver.descriptor(base))
+            lengths.append(length)
+            at += length
+    except CudaError as error:
+        close_all(descriptors)
+        raise UnsupportedLayout(
+            f"the KV cache's GPU memory can be shared neither by handle ({no_handle}) nor by descriptors ({error}); "
+            "do without sleep mode and expandable segments"
+        ) from error
+    except BaseException:
+        close_all(descriptors)
+        raise
+    return Exported(msg.KVRegion("cuda_vmm", first, address - begin, size, chunks=lengths), descriptors)
+
+
+def close_all(descriptors: list[int]) -> None:
+    """Close descriptors; the memory lives as long as somebody maps it."""
+    for fd in descriptors:
+        os.close(fd)
+    descriptors.clear()
+
+
+def device_uuid(torch: Any, index: int) -> bytes:
+    """The GPU's name for all processes, whatever numbers they see it by."""
+    text = str(torch.cuda.get_device_properties(index).uuid)
+    return bytes.fromhex(text.removeprefix("GPU-").removeprefix("MIG-").replace("-", ""))
+
+
+def device_name(index: int, visible: str | None) -> str:
+    """The daemon's name of CUDA device ``index``: the machine's number of it, where ``CUDA_VISIBLE_DEVICES`` tells."""
+    names = [name.strip() for name in visible.split(",")] if visible else []
+    number = names[index] if index < len(names) else ""
+    return f"cuda-{int(number) if number.isdecimal() else index}"
+
+
+def plain_allocation(allocator: Any) -> AbstractContextManager[None] | None:
+    """A context in which PyTorch allocates by cudaMalloc; None where it does so anyway.
+
+    Memory of expandable segments is hundreds of chunks, and often can't be shared
+    at all.
+
+    Args:
+        allocator: ``vllm.device_allocator.alloc_conf``.
+    """
+    before = allocator.current_alloc_conf()
+    if not allocator.conf_flag_enabled(before, allocator.EXPANDABLE_SEGMENTS):
+        return None
+
+    @contextlib.contextmanager
+    def plain() -> Iterator[None]:
+        allocator.set_alloc_conf(allocator.with_conf_flag(before, allocator.EXPANDABLE_SEGMENTS, False))
+        try:
+            yield
+        finally:
+            allocator.set_alloc_conf(before)
+
+    return plain()
