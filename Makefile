@@ -157,13 +157,18 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	$(MAKE) --no-print-directory soak SOAK_MINUTES=60 SEED=0
 	$(MAKE) --no-print-directory test-wheel-root
 
+# BENCH is quick (a quarter of an hour at most on two cores) or full (hours); ONLY names
+# benchmarks: ONLY=lookup,hooks. A failed one does not end the rest.
+BENCH ?= quick
+ONLY  ?=
 .PHONY: bench
-bench: setup-peers build ## benchmarks; results in build/bench/
-	@mkdir -p build/bench
-	go test -run '^$$' -bench . -benchmem ./coordinator/... ./internal/... ./store/... ./worker/... | tee build/bench/go.txt
-	$(PYTHON) bench/daemons/run.py --json build/bench/daemons.json
-	$(PYTHON) bench/hooks/run.py --json build/bench/hooks.json
-	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) bin/mooncake-bench lookup --json >build/bench/lookup.json
+bench: setup-peers build ## all benchmarks, one report: build/bench/report.html; BENCH=quick|full, ONLY=NAME,...
+	bin/mooncake-bench suite --budget $(BENCH) --only '$(ONLY)' --python $(PYTHON) --traces '$(TRACES)' --out build/bench
+
+# REPLAY passes flags: REPLAY='--rounds 5 --limit 1000'. Without TRACES a workload is drawn.
+.PHONY: bench-replay
+bench-replay: setup-peers build ## 300 requests against real engines, with ours, without, in-tree, in rounds; build/bench/replay
+	$(PYTHON) bench/replay/live.py --out build/bench/replay $(if $(TRACES),--trace $(TRACES)/conversation_trace.jsonl) $(REPLAY)
 
 # COMPARE passes flags, for example COMPARE='--with null,intree,ours --parts warm'.
 .PHONY: bench-compare
