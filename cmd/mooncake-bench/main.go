@@ -37,7 +37,7 @@ func run(args []string, in io.Reader, out, errOut io.Writer) int {
 		ExitErrHandler:  func(*cli.Context, error) {},
 		Commands: []*cli.Command{
 			suiteCommand(&code), coordinatorCommand(&code), compareCommand(&code), datapathCommand(&code), cacheCommand(&code),
-			lookupCommand(&code), replayCommand(&code), generateCommand(&code), simCommand(&code), indexerCommand(&code), retentionCommand(&code), roundsCommand(&code),
+			lookupCommand(&code), replayCommand(&code), generateCommand(&code), simCommand(&code), indexerCommand(&code), retentionCommand(&code), roundsCommand(&code), routerCommand(&code),
 		},
 		Action: func(c *cli.Context) error {
 			if c.Args().Present() {
