@@ -1,0 +1,380 @@
+package prefixindex
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+
+	"github.com/zeebo/xxh3"
+)
+
+// What Dump writes, little-endian: for each space 1, its key, its sources with their lanes,
+// and the records that those hold, in chunks, with the lanes numbered as they were written;
+// behind the last space 0, and a checksum of all. Texts and tags have their length before
+// them.
+
+// ErrDump: the bytes are no dump, or a damaged one.
+var ErrDump = errors.New("not a dump of an index")
+
+// Saved is a source and what its owner wants to have kept with it.
+type Saved struct {
+	Source *Source
+	Tag    []byte
+}
+
+// Limits of a dump.
+const (
+	maxDumpText    = 1 << 12
+	maxDumpTag     = 1 << 16
+	maxDumpSources = 1 << 16
+	dumpChunk      = pageRecords
+)
+
+// Flags of a source.
+const (
+	dumpEveryone = 1 << iota
+	dumpReuses
+	dumpMiscounted
+)
+
+// Dump writes all that some sources have told.
+//
+// REQUIRES: none of them is used meanwhile. Others may be, and queries are answered.
+func (x *Index) Dump(to io.Writer, sources []Saved) error {
+	w := &dumpWriter{out: bufio.NewWriterSize(to, 1<<20)}
+	spaces := map[*space][]Saved{}
+	var order []*space
+	for _, saved := range sources {
+		s := saved.Source.space
+		if spaces[s] == nil {
+			order = append(order, s)
+		}
+		spaces[s] = append(spaces[s], saved)
+	}
+	for _, s := range order {
+		w.byte(1)
+		s.dump(w, spaces[s])
+	}
+	w.byte(0)
+	w.flush()
+	w.uint64(w.sum.Sum64())
+	w.flush()
+	if w.err == nil {
+		w.err = w.out.Flush()
+	}
+	if w.err != nil {
+		return fmt.Errorf("prefixindex: dump: %w", w.err)
+	}
+	return nil
+}
+
+func (s *space) dump(w *dumpWriter, sources []Saved) {
+	for _, text := range [...]string{s.key.tenant, s.key.model, s.key.lora, s.key.salt} {
+		w.text(text)
+	}
+	w.uint32(uint32(len(sources))) //nolint:gosec // bounded by the slots
+	lanes := map[uint32]uint32{}
+	s.mu.RLock()
+	for i := range sources {
+		s.dumpSource(w, &sources[i], lanes)
+	}
+	pages := len(s.records.pages)
+	s.mu.RUnlock()
+	var held []holding
+	for n := range pages {
+		s.mu.RLock()
+		page := s.records.pages[n]
+		for i := range page {
+			held = s.dumpRecord(w, &page[i], lanes, held[:0])
+		}
+		s.mu.RUnlock()
+		w.chunk()
+	}
+	w.uint32(0)
+	w.flush()
+}
+
+func (s *space) dumpSource(w *dumpWriter, saved *Saved, lanes map[uint32]uint32) {
+	src := saved.Source
+	flags := byte(0)
+	for flag, set := range map[byte]bool{dumpEveryone: src.origin.Everyone, dumpReuses: src.origin.ReusesReported, dumpMiscounted: src.miscounted} {
+		if set {
+			flags |= flag
+		}
+	}
+	w.text(src.origin.Instance)
+	w.uint32(uint32(int32(src.origin.Rank))) //nolint:gosec // a rank
+	w.byte(flags)
+	w.uint64(s.slots[src.slot].dropped)
+	w.text(string(saved.Tag))
+	w.uint32(uint32(len(src.lanes))) //nolint:gosec // at most maxGroups
+	for group, l := range src.lanes {
+		ln := &s.lanes[l]
+		lanes[l] = uint32(len(lanes))     //nolint:gosec // at most maxLanes
+		w.uint32(uint32(int32(group)))    //nolint:gosec // bounded by the decoder
+		w.byte(byte(ln.kind))             //
+		w.uint32(uint32(ln.windowTokens)) //nolint:gosec // bounded by the decoder
+		w.byte(byte(ln.told))
+	}
+	w.flush()
+}
+
+// dumpRecord writes a record into the chunk if a lane of those holds it; held is memory.
+func (s *space) dumpRecord(w *dumpWriter, rec *record, lanes map[uint32]uint32, held []holding) []holding {
+	var one [1]holding
+	for _, h := range s.view(rec.holders, &one) {
+		if l, ok := lanes[h.lane()]; ok && !s.lanes[h.lane()].retired {
+			held = append(held, holdingOf(l, h.tier())|h&maxCount)
+		}
+	}
+	if len(held) == 0 {
+		return held
+	}
+	w.records++
+	w.uint64(uint64(rec.hash))
+	w.uint64(rec.chain.hi)
+	w.uint64(rec.chain.lo)
+	w.uint32(rec.meta & metaTokens)
+	w.uint32(uint32(len(held))) //nolint:gosec // at most maxList
+	for _, h := range held {
+		w.uint32(uint32(h))
+	}
+	return held
+}
+
+// dumpWriter gathers bytes and sums them. A chunk begins with how many records it has.
+type dumpWriter struct {
+	out     *bufio.Writer
+	sum     xxh3.Hasher
+	buf     []byte
+	records uint32
+	err     error
+}
+
+func (w *dumpWriter) byte(b byte)     { w.buf = append(w.buf, b) }
+func (w *dumpWriter) uint32(v uint32) { w.buf = binary.LittleEndian.AppendUint32(w.buf, v) }
+func (w *dumpWriter) uint64(v uint64) { w.buf = binary.LittleEndian.AppendUint64(w.buf, v) }
+
+func (w *dumpWriter) text(t string) {
+	w.uint32(uint32(len(t))) //nolint:gosec // bounded by its owner
+	w.buf = append(w.buf, t...)
+}
+
+func (w *dumpWriter) chunk() {
+	if w.records == 0 {
+		return
+	}
+	body := w.buf
+	w.buf = binary.LittleEndian.AppendUint32(nil, w.records)
+	w.flush()
+	w.buf, w.records = body, 0
+	w.flush()
+}
+
+func (w *dumpWriter) flush() {
+	_, _ = w.sum.Write(w.buf) // it can't fail
+	if w.err == nil {
+		_, w.err = w.out.Write(w.buf)
+	}
+	w.buf = w.buf[:0]
+}
+
+// Restore reads a dump of an index with the same seed into this one, in which nobody has told
+// anything yet. take is asked of each
+// source: those that it refuses are left out. What has no room is marked as dropped. After
+// an error, and whenever the caller changes its mind, the sources that were opened are to be
+// closed; they are returned in any case.
+func (x *Index) Restore(from io.Reader, take func(origin Origin, tag []byte) bool) (opened []Saved, err error) {
+	r := &dumpReader{in: bufio.NewReaderSize(from, 1<<20)}
+	for r.byte() == 1 && r.err == nil {
+		opened = append(opened, x.restoreSpace(r, take)...)
+	}
+	want := r.sum.Sum64()
+	if got := r.uint64(); r.err == nil && got != want {
+		r.fail("its checksum is another")
+	}
+	if r.err != nil {
+		return opened, fmt.Errorf("prefixindex: restore: %w", r.err)
+	}
+	return opened, nil
+}
+
+func (x *Index) restoreSpace(r *dumpReader, take func(Origin, []byte) bool) (opened []Saved) {
+	key := Origin{Tenant: r.text(maxDumpText), Model: r.text(maxDumpText), LoRA: r.text(maxDumpText), Salt: r.text(maxDumpText)}
+	sources := r.uint32()
+	if sources > maxDumpSources {
+		r.fail("too many sources")
+	}
+	lanes := restoredLanes{}
+	for range sources {
+		if saved, ok := x.restoreSource(r, key, take, &lanes); ok {
+			opened = append(opened, saved)
+		}
+		if r.err != nil {
+			return opened
+		}
+	}
+	var s *space
+	if len(opened) > 0 {
+		s = opened[0].Source.space
+	}
+	for {
+		n := r.uint32()
+		if n == 0 || r.err != nil {
+			return opened
+		}
+		if n > dumpChunk {
+			r.fail("a chunk is too large")
+			return opened
+		}
+		s.restoreChunk(r, n, lanes)
+	}
+}
+
+// restoredLanes are, by their numbers in the dump, the lanes here; nil of one that was left
+// out.
+type restoredLanes []*restoredLane
+
+type restoredLane struct {
+	source *Source
+	lane   uint32
+}
+
+func (x *Index) restoreSource(r *dumpReader, key Origin, take func(Origin, []byte) bool, lanes *restoredLanes) (saved Saved, ok bool) {
+	origin := key
+	origin.Instance = r.text(maxDumpText)
+	origin.Rank = int(int32(r.uint32())) //nolint:gosec // it was one
+	flags, dropped := r.byte(), r.uint64()
+	origin.Everyone, origin.ReusesReported = flags&dumpEveryone != 0, flags&dumpReuses != 0
+	tag := []byte(r.text(maxDumpTag))
+	groups := r.uint32()
+	if groups > maxGroups {
+		r.fail("too many groups")
+	}
+	if r.err != nil {
+		return saved, false
+	}
+	if ok = take(origin, tag); ok {
+		saved = Saved{x.Open(origin), tag}
+		saved.Source.miscounted = flags&dumpMiscounted != 0
+		s := saved.Source.space
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.slots[saved.Source.slot].dropped = dropped
+	}
+	for range groups {
+		group, kind, windowTokens, told := int(int32(r.uint32())), groupKind(r.byte()), r.uint32(), tierSet(r.byte()) //nolint:gosec // it was one
+		if r.err != nil {
+			return saved, ok
+		}
+		if kind != dense && kind != window || windowTokens > math.MaxInt32 || told >= 1<<tiers {
+			r.fail("a group that can't be")
+			return saved, ok
+		}
+		*lanes = append(*lanes, saved.Source.restoreLane(group, kind, int(windowTokens), told))
+	}
+	return saved, ok
+}
+
+// restoreLane opens a group's lane. The space is locked; src may be nil.
+func (src *Source) restoreLane(group int, kind groupKind, windowTokens int, told tierSet) *restoredLane {
+	if src == nil {
+		return nil
+	}
+	l, ok := src.laneOf(group, kind, windowTokens)
+	if !ok {
+		src.drop(1)
+		return nil
+	}
+	for tier := range Tier(tiers) {
+		if told.has(tier) {
+			src.tells(l, tier)
+		}
+	}
+	return &restoredLane{src, l}
+}
+
+// restoreChunk reads records; s is nil where none of their sources was taken.
+func (s *space) restoreChunk(r *dumpReader, n uint32, lanes restoredLanes) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+	}
+	for range n {
+		rec := record{hash: r.hash(), chain: digest{r.uint64(), r.uint64()}, meta: r.uint32()}
+		holders := r.uint32()
+		if r.err != nil || rec.meta > maxBlockTokens || holders == 0 || holders > maxList {
+			r.fail("a record that can't be")
+			return
+		}
+		var l link
+		for range holders {
+			h := holding(r.uint32())
+			if r.err != nil || int(h.lane()) >= len(lanes) || h.tier() >= tiers || h.count() == 0 {
+				r.fail("a holder that can't be")
+				return
+			}
+			if of := lanes[h.lane()]; of != nil {
+				l = of.source.restoreHolding(l, &rec, holdingOf(of.lane, h.tier()), h.count())
+			}
+		}
+	}
+}
+
+// restoreHolding adds copies to a record, which is made if l is 0; it returns the record.
+func (src *Source) restoreHolding(l link, rec *record, who holding, copies int) link {
+	s := src.space
+	if l == 0 {
+		if l = s.restoreRecord(rec); l == 0 {
+			src.drop(1)
+			return 0
+		}
+	}
+	at := s.records.at(l)
+	if _, ok := s.add(at, who); !ok {
+		src.drop(1)
+		if at.holders == 0 {
+			s.forget(l)
+			return 0
+		}
+		return l
+	}
+	if copies > 1 {
+		s.setCount(at, who, copies)
+	}
+	return l
+}
+
+// restoreRecord adds a record that nobody holds yet, 0 without memory.
+func (s *space) restoreRecord(rec *record) link {
+	l := s.records.take(&s.budget)
+	if l == 0 {
+		return 0
+	}
+	at := s.records.at(l)
+	at.hash = rec.hash
+	if !s.tables[byHash].insert(at.keyOf(byHash), l, &s.budget) {
+		s.records.release(l)
+		return 0
+	}
+	if rec.placed() && !s.place(l, rec.chain, int(rec.meta)) {
+		s.forget(l)
+		return 0
+	}
+	return l
+}
+
+// setCount says how many copies a holder has.
+func (s *space) setCount(rec *record, who holding, copies int) {
+	if rec.holders&isList == 0 {
+		rec.holders = holders(who | holding(copies)) //nolint:gosec // at most maxCount
+		return
+	}
+	held := s.lists.of(rec.holders)
+	i := slices.IndexFunc(held, func(h holding) bool { return h&whose == who })
+	held[i] = who | holding(copies) //nolint:gosec // at most maxCount
+}
