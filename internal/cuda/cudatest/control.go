@@ -28,7 +28,7 @@ func Compile(t testing.TB, defines ...string) (path string) {
 	if compiler == "" {
 		compiler = "cc"
 	}
-	arguments := []string{"-x", "c", "-", "-shared", "-fPIC", "-O1", "-Wall", "-Wl,-z,now", "-lpthread"}
+	arguments := []string{"-x", "c", "-", "-shared", "-fPIC", "-O1", "-Wall", "-Wl,-z,now", "-Wl,-soname,libcuda.so.1", "-lpthread"}
 	for _, define := range defines {
 		arguments = append(arguments, "-D"+define)
 	}
