@@ -1,6 +1,7 @@
 package prefixindex
 
 import (
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -178,6 +179,29 @@ func (x *Index) Blocks() (n uint64) {
 		s.mu.RUnlock()
 	}
 	return n
+}
+
+// Hashes calls visit with what engines call each block and what the index does, 0 for a
+// block whose place is not known, until visit returns false. It is true when there was no
+// more.
+func (x *Index) Hashes(visit func(engine, index uint64) bool) bool {
+	for _, s := range x.allSpaces() {
+		for n := 0; ; n++ {
+			s.mu.RLock()
+			if n >= len(s.records.pages) {
+				s.mu.RUnlock()
+				break
+			}
+			page := slices.Clone(s.records.pages[n])
+			s.mu.RUnlock()
+			for i := range page {
+				if page[i].holders != 0 && !visit(uint64(page[i].hash), page[i].chain.lo) {
+					return false
+				}
+			}
+		}
+	}
+	return true
 }
 
 // allSpaces returns the spaces as they are now.

@@ -1,0 +1,256 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/contract"
+	"github.com/mooncake-sidecar/sidecar/conductor/feed"
+	"github.com/mooncake-sidecar/sidecar/conductor/prefixindex"
+	"github.com/mooncake-sidecar/sidecar/conductor/registry"
+)
+
+// Options of an indexer.
+type Options struct {
+	Transport feed.Transport
+	// MaxBytes bounds the memory of the index, 0 for no bound; MaxServices is how many
+	// streams are followed at most.
+	MaxBytes    int64
+	MaxServices int
+	// Seed of the index's digests, where HasSeed; else it is the snapshot's, or drawn.
+	Seed    uint64
+	HasSeed bool
+	// Times of the feeds.
+	Times feed.Times
+	Log   *slog.Logger
+}
+
+// unready is how long after its registration a service of the configuration, or of a
+// snapshot, may keep the index from being asked.
+const unready = 30 * time.Second
+
+// Indexer is the index with its streams. It is safe for concurrent use.
+type Indexer struct {
+	opts     Options
+	seed     uint64
+	index    *prefixindex.Index
+	registry *registry.Registry
+	// gate is shared by feeds while they apply a message, and had alone by who looks at all
+	// of them at one moment.
+	gate sync.RWMutex
+
+	mu      sync.Mutex // guards members and closed; taken before the gate
+	members map[contract.ServiceKey]*member
+	closed  bool
+	// directory is what queries look at.
+	directory atomic.Pointer[directory]
+
+	counts struct{ queries, asked, matched atomic.Uint64 }
+}
+
+// member is a service that is followed.
+type member struct {
+	service contract.Service
+	feed    *feed.Feed
+	source  *prefixindex.Source
+	// static: it comes from the configuration; restored: from a snapshot.
+	static, restored bool
+	since            time.Time
+	cancel           context.CancelFunc
+	done             chan struct{}
+	// failed is why its feed has ended.
+	failed atomic.Pointer[error]
+}
+
+// New makes an indexer that knows nothing; see Restore.
+func New(opts *Options) *Indexer {
+	x := &Indexer{opts: *opts, seed: opts.Seed, members: map[contract.ServiceKey]*member{}, registry: registry.New(opts.MaxServices)}
+	if !opts.HasSeed {
+		x.seed = rand.Uint64()
+	}
+	x.index = prefixindex.New(prefixindex.Options{MaxBytes: opts.MaxBytes, Seed: x.seed})
+	x.directory.Store(&directory{})
+	return x
+}
+
+// Register begins to follow a service; it does not wait for the publisher.
+func (x *Indexer) Register(_ context.Context, service contract.Service) (contract.Registered, error) {
+	return x.register(service, false)
+}
+
+// RegisterStatic is Register of a service of the configuration, for which Unready waits.
+func (x *Indexer) RegisterStatic(_ context.Context, service contract.Service) (contract.Registered, error) {
+	return x.register(service, true)
+}
+
+func (x *Indexer) register(service contract.Service, static bool) (contract.Registered, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return contract.Registered{}, fmt.Errorf("indexer: %w: it is closed", contract.ErrLimit)
+	}
+	service, registered, err := x.registry.Add(service)
+	if err != nil {
+		return registered, err
+	}
+	if registered.Existed {
+		if m := x.members[service.Key()]; m != nil && static {
+			m.static = true
+		}
+		return registered, nil
+	}
+	x.startLocked(&member{service: service, static: static}, nil)
+	x.fileLocked()
+	return registered, nil
+}
+
+// startLocked has a member's feed run. With a mark its source has what was known there.
+func (x *Indexer) startLocked(m *member, mark *feed.Mark) {
+	if m.source == nil {
+		m.source = x.index.Open(x.originLocked(&m.service))
+	}
+	m.since, m.done = time.Now(), make(chan struct{})
+	m.feed = feed.New(&feed.Config{
+		Service: m.service, Source: m.source, Transport: x.opts.Transport, Gate: &x.gate, Resume: mark, Log: x.opts.Log, Times: x.opts.Times,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	m.cancel = cancel
+	x.members[m.service.Key()] = m
+	go func() {
+		defer close(m.done)
+		if err := m.feed.Run(ctx); err != nil {
+			x.opts.Log.Error("KV events: a service can't be followed", "service", m.service.Key().String(), "error", err)
+			m.failed.Store(&err)
+		}
+	}()
+}
+
+// originLocked says whose a service's blocks are.
+func (x *Indexer) originLocked(s *contract.Service) prefixindex.Origin {
+	o := prefixindex.Origin{Tenant: s.Tenant, Model: s.Model, Salt: s.AdditionalSalt, LoRA: s.LoRA, Instance: s.Instance, Rank: s.Rank}
+	if s.Type == contract.TypeMooncake {
+		o.Rank, o.Everyone = prefixindex.Shared, s.Rank != prefixindex.Shared
+	}
+	return o
+}
+
+// Unregister ends a service and forgets all that it told.
+func (x *Indexer) Unregister(_ context.Context, key contract.ServiceKey) error {
+	if key.Tenant == "" {
+		key.Tenant = prefixindex.DefaultTenant
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if err := x.registry.Remove(key); err != nil {
+		return err
+	}
+	m := x.members[key]
+	delete(x.members, key)
+	x.fileLocked()
+	x.stop(m)
+	return nil
+}
+
+// stop ends a member's feed, waits for it, and forgets what it told.
+func (x *Indexer) stop(m *member) {
+	m.cancel()
+	<-m.done
+	x.gate.RLock()
+	defer x.gate.RUnlock()
+	m.source.Close()
+}
+
+// Services are all that are registered, in the order of their keys.
+func (x *Indexer) Services() []contract.Status {
+	members := x.list()
+	all := make([]contract.Status, 0, len(members))
+	for _, m := range members {
+		s := m.feed.Status()
+		s.Static = m.static
+		if err := m.failed.Load(); err != nil {
+			s.Reason = (*err).Error()
+		}
+		s.Warnings = append(s.Warnings, x.registry.Warnings(m.service.Key())...)
+		all = append(all, s)
+	}
+	return all
+}
+
+// list returns the members in the order of their keys.
+func (x *Indexer) list() []*member {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.listLocked()
+}
+
+func (x *Indexer) listLocked() []*member {
+	members := make([]*member, 0, len(x.members))
+	for _, m := range x.members {
+		members = append(members, m)
+	}
+	slices.SortFunc(members, func(a, b *member) int { return registry.Compare(a.service.Key(), b.service.Key()) })
+	return members
+}
+
+// Unready says why the index is not to be asked yet, nil when it is: a service of the
+// configuration, or of the snapshot that it began with, has not been heard. Those that are
+// not heard for a while are not waited for.
+func (x *Indexer) Unready() (why []string) {
+	for _, m := range x.list() {
+		s := m.feed.Summary()
+		if (m.static || m.restored) && time.Since(m.since) < unready && m.failed.Load() == nil && s.State == contract.Connecting {
+			why = append(why, m.service.Key().String()+" has not answered yet")
+		}
+	}
+	return why
+}
+
+// Stats are the index's figures.
+func (x *Indexer) Stats() contract.Stats {
+	return contract.Stats{
+		Blocks: x.index.Blocks(), Bytes: x.index.Bytes(), MaxBytes: x.opts.MaxBytes,
+		Queries: x.counts.queries.Load(), TokensAsked: x.counts.asked.Load(), TokensMatched: x.counts.matched.Load(),
+	}
+}
+
+// How often what was cleared is removed when nobody does it in passing, and how much at once.
+const (
+	sweepEvery = 200 * time.Millisecond
+	sweepPages = 64
+)
+
+// Run does what is to be done from time to time, until ctx ends, and then ends all streams.
+// What is known stays for a snapshot.
+func (x *Indexer) Run(ctx context.Context) error {
+	ticker := time.NewTicker(sweepEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			x.Close()
+			return nil
+		case <-ticker.C:
+			x.index.Sweep(sweepPages)
+		}
+	}
+}
+
+// Close ends all streams and waits for them. What is known stays for a snapshot; no service
+// can be registered any more.
+func (x *Indexer) Close() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.closed = true
+	for _, m := range x.members {
+		m.cancel()
+	}
+	for _, m := range x.members {
+		<-m.done
+	}
+}
