@@ -45,6 +45,15 @@ type AskSample struct {
 	CPU time.Duration `json:"cpu_ns"`
 }
 
+// what is the name of a question in a form.
+func (s *AskSample) what(form string) string {
+	hit := "miss"
+	if s.Hit {
+		hit = "hit"
+	}
+	return fmt.Sprintf("query, %d tokens, %s, %s", s.Tokens, hit, form)
+}
+
 // Row is a figure of a system, and the ratio of ours to it.
 type Row struct {
 	What, System string
@@ -71,13 +80,16 @@ func (r *Result) Rows() []Row {
 		t.add(fmt.Sprintf("memory of %d blocks", s.Blocks), s.System, "B/block", -1, float64(s.Bytes)/float64(s.Blocks))
 	}
 	for _, s := range r.Asks {
-		hit := "miss"
-		if s.Hit {
-			hit = "hit"
+		t.add(s.what(s.Form), s.System, "ms", s.Round, float64(s.Median)/1e6)
+		t.add(s.what(s.Form)+", processor", s.System, "ms", s.Round, float64(s.CPU)/1e6)
+	}
+	// Who can't be asked in binary is compared in what it understands.
+	binary := slices.ContainsFunc(r.Asks, func(s AskSample) bool { return s.Form == formBinary })
+	for _, s := range r.Asks {
+		if binary && s.System != r.Ours && s.Form == formJSON {
+			t.add(s.what(formBinary), s.System+", JSON", "ms", s.Round, float64(s.Median)/1e6)
+			t.add(s.what(formBinary)+", processor", s.System+", JSON", "ms", s.Round, float64(s.CPU)/1e6)
 		}
-		what := fmt.Sprintf("query, %d tokens, %s, %s", s.Tokens, hit, s.Form)
-		t.add(what, s.System, "ms", s.Round, float64(s.Median)/1e6)
-		t.add(what+", processor", s.System, "ms", s.Round, float64(s.CPU)/1e6)
 	}
 	return t.rows(r.Ours)
 }

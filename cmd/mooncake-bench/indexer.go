@@ -42,6 +42,8 @@ Example:
 			&cli.IntFlag{Name: "full", Usage: "load `N` blocks before the questions", Value: 5_000_000},
 			&cli.IntFlag{Name: "engines", Usage: "of `N` engines", Value: usual.Engines},
 			&cli.IntFlag{Name: "share", Usage: "each prompt held by `N` engines", Value: usual.Holders},
+			&cli.IntFlag{Name: "event-blocks", Usage: "events of `N` blocks", Value: usual.EventBlocks},
+			&cli.IntFlag{Name: "prompt-events", Usage: "prompts of `N` events", Value: usual.PromptEvents},
 			&cli.IntSliceFlag{Name: "threads", Usage: "by `N,...` threads", Value: cli.NewIntSlice(1, 2)},
 			&cli.IntFlag{Name: "rounds", Usage: "load `N` times", Value: 5},
 			&cli.IntFlag{Name: "ask-rounds", Usage: "ask each question `N` times by turns, 0 for no questions", Value: 10},
@@ -85,6 +87,7 @@ func indexerOptions(c *cli.Context) (*indexer.Options, error) {
 	}
 	load := workload.Default()
 	load.Blocks, load.Engines, load.Holders = c.Int("blocks"), c.Int("engines"), c.Int("share")
+	load.EventBlocks, load.PromptEvents = c.Int("event-blocks"), c.Int("prompt-events")
 	full := load
 	full.Blocks = c.Int("full")
 	o := &indexer.Options{
