@@ -161,12 +161,12 @@ func figuresTable(figures []Figure) page.Table {
 	}
 	t := page.Table{Rows: make([][]page.Cell, len(figures))}
 	for _, column := range columns {
-		cells, any := make([]page.Cell, len(figures)), false
+		cells, used := make([]page.Cell, len(figures)), false
 		for i := range figures {
 			cells[i] = column.cell(&figures[i])
-			any = any || cells[i].Text != ""
+			used = used || cells[i].Text != ""
 		}
-		if !any {
+		if !used {
 			continue
 		}
 		t.Columns = append(t.Columns, column.name)

@@ -56,7 +56,11 @@ func capacity(ctx context.Context, s *Setting) ([]report.Table, error) {
 			}
 		}
 		t.Plots = []page.Plot{plot}
-		tables = append(tables, t)
+		one, err := s.sizes(ctx, w)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, t, one)
 	}
 	return tables, nil
 }

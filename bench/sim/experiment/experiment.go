@@ -43,7 +43,7 @@ func All() []Experiment {
 		{"bandwidth", "transfers and TTFT by network bandwidth (S4 Fig. 12, Fig. 13)", false, bandwidth},
 		{"breakdown", "where a request's time goes (S4 Fig. 14)", false, breakdown},
 		{"schedule", "strategies of scheduling (S4 Fig. 5, S1 Fig. 6)", true, schedule},
-		{"capacity", "local and global caches (S4 Fig. 10)", true, capacity},
+		{"capacity", "local and global caches, one cache by size (S4 Fig. 9, Fig. 10)", true, capacity},
 		{"pd-ratio", "prefill and decode nodes among 16 (S4 Fig. 15)", true, pdRatio},
 		{"reject", "overload: when to refuse (S1 Table 2, Fig. 7, Fig. 8)", true, reject},
 		{"baselines", "coupled engines (S4 Fig. 1, Fig. 7)", true, baselines},
