@@ -26,6 +26,8 @@ type Options struct {
 	// Seed of the index's digests, where HasSeed; else it is the snapshot's, or drawn.
 	Seed    uint64
 	HasSeed bool
+	// Keep is where its snapshots are, for Open and Run.
+	Keep Keeping
 	// Times of the feeds.
 	Times feed.Times
 	Log   *slog.Logger
@@ -225,17 +227,26 @@ const (
 	sweepPages = 64
 )
 
-// Run does what is to be done from time to time, until ctx ends, and then ends all streams.
-// What is known stays for a snapshot.
+// Run does what is to be done from time to time, until ctx ends; then it ends all streams
+// and writes the last snapshot.
 func (x *Indexer) Run(ctx context.Context) error {
-	ticker := time.NewTicker(sweepEvery)
-	defer ticker.Stop()
+	sweeps := time.NewTicker(sweepEvery)
+	defer sweeps.Stop()
+	var snapshots <-chan time.Time
+	if x.opts.Keep.Dir != "" && x.opts.Keep.Interval > 0 {
+		ticker := time.NewTicker(x.opts.Keep.Interval)
+		defer ticker.Stop()
+		snapshots = ticker.C
+	}
 	for {
 		select {
 		case <-ctx.Done():
 			x.Close()
+			x.save()
 			return nil
-		case <-ticker.C:
+		case <-snapshots:
+			x.save()
+		case <-sweeps.C:
 			x.index.Sweep(sweepPages)
 		}
 	}

@@ -1,0 +1,92 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/contract"
+)
+
+// Keeping is where an indexer has its snapshots.
+type Keeping struct {
+	// Dir is a directory for one, "" for none, and Interval how often it is written; it is
+	// written at the end in any case.
+	Dir      string
+	Interval time.Duration
+	// Peers are the addresses (http://HOST:PORT) of conductors one of which is asked for
+	// its snapshot where there is none in Dir, and Client how.
+	Peers  []string
+	Client *http.Client
+	// Static are the services of the configuration, see Restore.
+	Static []contract.Service
+}
+
+// Open makes an indexer that begins with a snapshot, if there is one: the directory's, else
+// the first peer's that has one. What can't be used is logged and left alone: all that it
+// has can be heard again.
+func Open(ctx context.Context, opts *Options) *Indexer {
+	x := New(opts)
+	log, keep := x.opts.Log, &opts.Keep
+	began := time.Now()
+	if keep.Dir != "" {
+		found, err := x.Load(keep.Dir, keep.Static)
+		switch {
+		case err != nil:
+			log.Warn("the index can't begin with its snapshot", "dir", keep.Dir, "error", err)
+		case found:
+			log.Info("the index begins with its snapshot", "dir", keep.Dir, "services", len(x.list()), "blocks", x.index.Blocks(), "took", time.Since(began))
+			return x
+		}
+	}
+	for _, peer := range keep.Peers {
+		if err := x.fetch(ctx, peer); err != nil {
+			log.Warn("the index can't begin with a peer's snapshot", "peer", peer, "error", err)
+			continue
+		}
+		log.Info("the index begins with a peer's snapshot", "peer", peer, "services", len(x.list()), "blocks", x.index.Blocks(), "took", time.Since(began))
+		return x
+	}
+	return x
+}
+
+// fetch restores a peer's snapshot. What it has is bounded by MaxBytes, not its length.
+func (x *Indexer) fetch(ctx context.Context, peer string) error {
+	at, err := url.Parse(peer)
+	if err != nil {
+		return fmt.Errorf("indexer: %w", err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at.JoinPath("snapshot").String(), http.NoBody)
+	if err != nil {
+		return fmt.Errorf("indexer: %w", err)
+	}
+	client := x.opts.Keep.Client
+	if client == nil {
+		client = http.DefaultClient
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("indexer: ask a peer: %w", err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("indexer: %s answers %s", peer, answer.Status)
+	}
+	return x.Restore(answer.Body, x.opts.Keep.Static)
+}
+
+// save writes the directory's snapshot, if there is to be one.
+func (x *Indexer) save() {
+	keep := &x.opts.Keep
+	if keep.Dir == "" {
+		return
+	}
+	began := time.Now()
+	if err := x.Save(keep.Dir); err != nil {
+		x.opts.Log.Error("the index's snapshot can't be written", "dir", keep.Dir, "error", err)
+		return
+	}
+	x.opts.Log.Debug("the index's snapshot is written", "dir", keep.Dir, "blocks", x.index.Blocks(), "took", time.Since(began))
+}
