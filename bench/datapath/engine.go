@@ -23,6 +23,9 @@ const (
 	kvAreas    = 8 // of the size of a load each; the first is stored from, the second loaded into
 	hashBytes  = 32
 	engineName = "datapath"
+	// storeWait is how long a worker may take to listen and to reach its store, on a busy
+	// machine.
+	storeWait = time.Minute
 )
 
 // engine is a rank of a vLLM engine as the worker sees it.
@@ -43,12 +46,15 @@ type engine struct {
 // readyEngine registers until the worker, which is just up, has its store: before
 // that it can't say the namespace's generation.
 func readyEngine(ctx context.Context, dir string, g geometry, verify bool) (*engine, error) {
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(storeWait); ; time.Sleep(10 * time.Millisecond) {
 		e, err := newEngine(ctx, dir, g, verify)
-		if err != nil || e.storeReady || time.Now().After(deadline) {
+		if err != nil || e.storeReady {
 			return e, err
 		}
 		e.close()
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("the worker has no store after %v", storeWait)
+		}
 	}
 }
 
@@ -73,7 +79,7 @@ func newEngine(ctx context.Context, dir string, g geometry, verify bool) (_ *eng
 		return nil, err
 	}
 	// The socket's file is there a moment before it listens.
-	for deadline := time.Now().Add(time.Second); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(storeWait); ; time.Sleep(time.Millisecond) {
 		if e.conn, err = unixmsg.Dial(ctx, filepath.Join(dir, "worker-host-0.sock"), nil); err == nil {
 			break
 		}

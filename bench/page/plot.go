@@ -72,6 +72,8 @@ const (
 	left, right, top, bottom = 64.0, 16.0, 32.0, 46.0
 	letter                   = 6.2 // of 11 pixels, roughly
 	legendLine               = 16.0
+	mostSlanted              = 160.0
+	mostLetters              = 51 // of a slanted name, which take so much
 )
 
 // colours of series; a page in the dark has others, by their classes.
@@ -84,8 +86,9 @@ func colour(i int) (class, light string) {
 // colours in the drawing. The same plot is the same text.
 func (p *Plot) SVG() string {
 	var b strings.Builder
-	legend, lines := p.legend()
-	full := height + legendLine*float64(lines)
+	extra := p.slanted()
+	legend, lines := p.legend(extra)
+	full := height + extra + legendLine*float64(lines)
 	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %g %g" width="%g" height="%g" font-family="sans-serif" font-size="11" role="img" aria-label="%s">`,
 		width, full, width, full, escape(p.Title))
 	fmt.Fprintf(&b, `<rect class="back" width="100%%" height="100%%" fill="white"/><text x="%g" y="18" text-anchor="middle" font-size="12" class="title">%s</text>`, width/2, escape(p.Title))
@@ -94,7 +97,7 @@ func (p *Plot) SVG() string {
 	} else {
 		p.lines(&b)
 	}
-	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`, (left+width-right)/2, height-bottom+32, escape(p.XLabel))
+	fmt.Fprintf(&b, `<text x="%g" y="%g" text-anchor="middle">%s</text>`, (left+width-right)/2, height-bottom+32+extra, escape(p.XLabel))
 	fmt.Fprintf(&b, `<text transform="translate(13 %g) rotate(-90)" text-anchor="middle">%s</text>`, (top+height-bottom)/2, escape(p.YLabel))
 	b.WriteString(legend)
 	b.WriteString("</svg>\n")
@@ -112,10 +115,23 @@ func escape(s string) string {
 	return html.EscapeString(strings.Map(printable, strings.ToValidUTF8(s, "?")))
 }
 
-// legend names the series below the plot; lines is how many it takes.
-func (p *Plot) legend() (text string, lines int) {
+// slanted is how much lower bars' names reach that are too long to stand side by side,
+// 0 where they are not. They then are written at an angle of 30 degrees.
+func (p *Plot) slanted() float64 {
+	longest := 0
+	for _, name := range p.Names {
+		longest = max(longest, utf8.RuneCountInString(name))
+	}
+	if len(p.Names) == 0 || letter*float64(longest+1) <= (width-left-right)/float64(len(p.Names)) {
+		return 0
+	}
+	return min(letter*float64(longest)/2, mostSlanted)
+}
+
+// legend names the series, extra pixels below the plot; lines is how many it takes.
+func (p *Plot) legend(extra float64) (text string, lines int) {
 	var b strings.Builder
-	x, y := left, height
+	x, y := left, height+extra
 	for i, s := range p.Series {
 		if s.Name == "" {
 			continue
@@ -131,6 +147,16 @@ func (p *Plot) legend() (text string, lines int) {
 		x += wide
 	}
 	return b.String(), lines
+}
+
+// shorten leaves so many letters of a text, for those before would be outside.
+func shorten(text string, letters int) string {
+	runes := []rune(text)
+	letters = min(letters, mostLetters)
+	if len(runes) <= letters || letters < 1 {
+		return text
+	}
+	return "…" + string(runes[len(runes)-letters:])
 }
 
 func pale(s *Series) string {
@@ -194,6 +220,9 @@ func (p *Plot) bars(b *strings.Builder) {
 		ys = append(append(append(ys, p.Series[i].Y...), p.Series[i].Low...), p.Series[i].High...)
 	}
 	y := axisOf(ys, p.LogY, height-bottom, top)
+	if p.LogY {
+		y.low /= 2 // that the least is seen
+	}
 	yTicks(b, &y)
 	group := (width - left - right) / float64(len(p.Names))
 	wide := group * .8 / float64(max(len(p.Series), 1))
@@ -203,8 +232,8 @@ func (p *Plot) bars(b *strings.Builder) {
 	}
 	for n, name := range p.Names {
 		middle := left + (float64(n)+.5)*group
-		if letter*float64(utf8.RuneCountInString(name)) > group { // would run into its neighbour: two lines by turns
-			fmt.Fprintf(b, `<text x="%.1f" y="%g" text-anchor="middle" font-size="9">%s</text>`, middle, height-bottom+11+float64(n%2)*10, escape(name))
+		if p.slanted() > 0 {
+			fmt.Fprintf(b, `<text transform="translate(%.1f %g) rotate(-30)" text-anchor="end">%s</text>`, middle+4, height-bottom+13, escape(shorten(name, int((middle-4)/letter/.87))))
 		} else {
 			fmt.Fprintf(b, `<text x="%.1f" y="%g" text-anchor="middle">%s</text>`, middle, height-bottom+15, escape(name))
 		}

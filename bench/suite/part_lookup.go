@@ -12,7 +12,7 @@ import (
 func lookups() Part {
 	return Part{
 		Name: "lookup", Title: "Lookups over the real socket, beside vLLM's own lookup server", Needs: []Need{needMooncake},
-		Quick: 75 * time.Second, Full: 10 * time.Minute,
+		Quick: 120 * time.Second, Full: 10 * time.Minute,
 		Command: func(s *Setting) []string {
 			return []string{s.Bench, "lookup", "--binaries", s.Binaries, "--python", s.Python, "--rounds", strconv.Itoa(by(s, 15, 60)), "--json"}
 		},
@@ -23,9 +23,9 @@ func lookups() Part {
 func clusterLookups() Part {
 	return Part{
 		Name: "lookup-cluster", Title: "Lookups of what is in a Mooncake cluster and not on the node", Needs: []Need{needMooncake},
-		Quick: 60 * time.Second, Full: 10 * time.Minute,
+		Quick: 100 * time.Second, Full: 10 * time.Minute,
 		Command: func(s *Setting) []string {
-			return []string{s.Bench, "lookup", "--cluster", "--binaries", s.Binaries, "--python", s.Python, "--rounds", strconv.Itoa(by(s, 8, 40)), "--json"}
+			return []string{s.Bench, "lookup", "--cluster", "--binaries", s.Binaries, "--python", s.Python, "--rounds", strconv.Itoa(by(s, 5, 40)), "--json"}
 		},
 		Read: func(s *Setting) (*Found, error) { return readLookup(s.Output("lookup-cluster")) },
 	}
