@@ -28,7 +28,9 @@ type Config struct {
 	// Answered is told of each call: its path, its status and how long it took. Nil: nobody
 	// is.
 	Answered func(call string, status int, took time.Duration)
-	Log      *slog.Logger
+	// Version is what /stats says.
+	Version string
+	Log     *slog.Logger
 }
 
 // Defaults of Config.

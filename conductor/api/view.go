@@ -136,7 +136,8 @@ func (s *Server) view(w http.ResponseWriter, r *http.Request) error {
 
 // Stats is what /stats says.
 type Stats struct {
-	Ready bool `json:"ready" msgpack:"ready"`
+	Version string `json:"version,omitempty" msgpack:"version,omitempty"`
+	Ready   bool   `json:"ready" msgpack:"ready"`
 	// Reasons why it is not.
 	Reasons       []string       `json:"reasons,omitempty" msgpack:"reasons,omitempty"`
 	Services      int            `json:"services" msgpack:"services"`
@@ -167,6 +168,7 @@ func StatsOf(index Indexer) Stats {
 // stats answers /stats.
 func (s *Server) stats(w http.ResponseWriter, r *http.Request) error {
 	stats := StatsOf(s.cfg.Index)
+	stats.Version = s.cfg.Version
 	return s.reply(w, r, &stats)
 }
 

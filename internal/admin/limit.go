@@ -14,6 +14,9 @@ type limited struct {
 	once sync.Once
 }
 
+// Limit returns a listener that has at most so many open connections of l.
+func Limit(l net.Listener, most int) net.Listener { return newLimited(l, most) }
+
 func newLimited(l net.Listener, most int) *limited {
 	return &limited{Listener: l, room: make(chan struct{}, most), done: make(chan struct{})}
 }

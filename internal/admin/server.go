@@ -81,6 +81,10 @@ func (s *Server) Serve(l net.Listener, private bool, failed func(error)) {
 	})
 }
 
+// Handler answers what a listener does that others reach, for who serves it at an address
+// of its own. Close does not wait for it.
+func (s *Server) Handler() http.Handler { return s.handler(false) }
+
 // counted lets Close wait for the requests under way.
 func (s *Server) counted(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

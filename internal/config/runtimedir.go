@@ -33,6 +33,9 @@ const (
 // WorkerSocket names the session socket of the worker of a device.
 func WorkerSocket(device string) string { return "worker-" + device + ".sock" }
 
+// ConductorSocket stands for the conductor at a port where AdminSocket asks for a name.
+func ConductorSocket(port string) string { return "conductor-" + port + ".sock" }
+
 // AdminSocket names the socket on which a daemon answers operators over HTTP;
 // session is its session socket's name. WorkerSocketPattern must not match it.
 func AdminSocket(session string) string { return "admin-" + session }

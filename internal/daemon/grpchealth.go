@@ -23,13 +23,17 @@ type health struct {
 	ready func() bool
 	// ctx is the daemon's: who watches is let go when it ends.
 	ctx context.Context
+	// services are the names that it knows, the empty one for the daemon.
+	services []string
 }
 
-// services are the names that health knows, the empty one for the daemon.
-var services = [...]string{"", storepb.Store_ServiceDesc.ServiceName, adminpb.Admin_ServiceDesc.ServiceName}
+// storeServices are those of lookupd.
+func storeServices() []string {
+	return []string{"", storepb.Store_ServiceDesc.ServiceName, adminpb.Admin_ServiceDesc.ServiceName}
+}
 
 func (h *health) status(service string) healthpb.HealthCheckResponse_ServingStatus {
-	for _, known := range services {
+	for _, known := range h.services {
 		if known != service {
 			continue
 		}
@@ -45,7 +49,7 @@ func (h *health) status(service string) healthpb.HealthCheckResponse_ServingStat
 func (h *health) Check(_ context.Context, r *healthpb.HealthCheckRequest) (*healthpb.HealthCheckResponse, error) {
 	s := h.status(r.GetService())
 	if s == healthpb.HealthCheckResponse_SERVICE_UNKNOWN {
-		return nil, grpcstatus.Errorf(codes.NotFound, "no service %.80q; there are %q", r.GetService(), services)
+		return nil, grpcstatus.Errorf(codes.NotFound, "no service %.80q; there are %q", r.GetService(), h.services)
 	}
 	return &healthpb.HealthCheckResponse{Status: s}, nil
 }
@@ -53,7 +57,7 @@ func (h *health) Check(_ context.Context, r *healthpb.HealthCheckRequest) (*heal
 // List implements healthpb.HealthServer.
 func (h *health) List(context.Context, *healthpb.HealthListRequest) (*healthpb.HealthListResponse, error) {
 	all := map[string]*healthpb.HealthCheckResponse{}
-	for _, name := range services {
+	for _, name := range h.services {
 		all[name] = &healthpb.HealthCheckResponse{Status: h.status(name)}
 	}
 	return &healthpb.HealthListResponse{Statuses: all}, nil

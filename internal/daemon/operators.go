@@ -32,7 +32,7 @@ type operators struct {
 // the daemon's own user and root.
 func (o *operators) register(ctx context.Context, calls *grpc.Server, reflect bool) {
 	adminpb.RegisterAdminServer(calls, control.New(control.Config{Store: o.master, Stats: o.stats, Settings: o.settings, Log: o.log}))
-	healthpb.RegisterHealthServer(calls, &health{ready: o.ready, ctx: ctx})
+	healthpb.RegisterHealthServer(calls, &health{ready: o.ready, ctx: ctx, services: storeServices()})
 	if reflect {
 		reflection.Register(calls)
 	}

@@ -33,7 +33,7 @@ func TestGRPCHealth(t *testing.T) {
 	dir := shortDir(t)
 	daemon := startLookupd(t, dir)
 	ask := healthpb.NewHealthClient(dialled(t, dir))
-	for _, name := range services {
+	for _, name := range storeServices() {
 		until(t, "health of "+name, func() bool {
 			reply, err := ask.Check(t.Context(), &healthpb.HealthCheckRequest{Service: name})
 			return err == nil && reply.GetStatus() == healthpb.HealthCheckResponse_SERVING
@@ -43,7 +43,7 @@ func TestGRPCHealth(t *testing.T) {
 		t.Errorf("an unknown service: %v", err)
 	}
 	list, err := ask.List(t.Context(), &healthpb.HealthListRequest{})
-	if err != nil || len(list.GetStatuses()) != len(services) || list.GetStatuses()[""].GetStatus() != healthpb.HealthCheckResponse_SERVING {
+	if err != nil || len(list.GetStatuses()) != len(storeServices()) || list.GetStatuses()[""].GetStatus() != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("%v, %v", list, err)
 	}
 	unknown, err := ask.Watch(t.Context(), &healthpb.HealthCheckRequest{Service: "x"})
@@ -75,7 +75,7 @@ func TestGRPCHealth(t *testing.T) {
 func TestHealthOfAnUnreadyDaemon(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ready := false
-	h := &health{ready: func() bool { return ready }, ctx: ctx}
+	h := &health{ready: func() bool { return ready }, ctx: ctx, services: storeServices()}
 	want := func(status healthpb.HealthCheckResponse_ServingStatus) {
 		t.Helper()
 		if got, err := h.Check(t.Context(), &healthpb.HealthCheckRequest{Service: storepb.Store_ServiceDesc.ServiceName}); err != nil || got.GetStatus() != status {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/mooncake-sidecar/sidecar/conductor/api"
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
@@ -36,6 +37,8 @@ type Status struct {
 	StoreReady bool `json:"store_ready"`
 	// Store is the store's own account (mooncake-lookupd).
 	Store *StoreStatus `json:"store,omitempty"`
+	// Conductor is the index's own account (mooncake-conductor).
+	Conductor *api.Stats `json:"conductor,omitempty"`
 }
 
 // StoreStatus is the embedded store's account.

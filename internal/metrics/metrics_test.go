@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/mooncake-sidecar/sidecar/conductor/contract"
 	"github.com/mooncake-sidecar/sidecar/internal/missratio"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
 	"github.com/mooncake-sidecar/sidecar/lookupd/events"
@@ -68,7 +69,17 @@ func registries() map[string]*Registry {
 	}
 	jobs := worker.JobStats{ByStatus: map[string]uint64{"ok": 3}, ByReason: map[string]uint64{"corrupt": 1}, Bytes: 77}
 	w.AddWorker(func() worker.Stats { return worker.Stats{LoadJobs: jobs, StoreJobs: jobs} }, func() bool { return true })
-	return map[string]*Registry{"lookupd": l, "worker": w}
+	c := NewRegistry("mooncake-conductor", "v1")
+	answered := c.ConductorCalls([]string{"/query"})
+	answered("/query", 200, time.Millisecond)
+	answered("/query", 404, time.Millisecond)
+	answered("/made/up", 200, time.Second)
+	c.AddConductor(func() contract.Stats { return contract.Stats{Blocks: 5, Bytes: 6, Queries: 7, TokensMatched: 8} }, func() []contract.Status {
+		one := contract.Status{State: contract.Incomplete, Gaps: 2}
+		one.Blocks.Stored = 4
+		return []contract.Status{one, one}
+	})
+	return map[string]*Registry{"lookupd": l, "worker": w, "conductor": c}
 }
 
 // scrape returns what a scrape of the handler brings.
@@ -120,6 +131,19 @@ func TestScrape(t *testing.T) {
 		if strings.Contains(text, not) {
 			t.Errorf("there is %s", not)
 		}
+	}
+	text = scrape(t, all["conductor"])
+	for _, want := range []string{
+		`mooncake_sidecar_conductor_calls_total{call="/query",status="4xx"} 1`, `mooncake_sidecar_conductor_calls_total{call="other",status="2xx"} 1`,
+		`mooncake_sidecar_conductor_call_duration_seconds_count{call="/query"} 2`, `mooncake_sidecar_conductor_streams{state="incomplete"} 2`,
+		`mooncake_sidecar_conductor_told_blocks_total{result="stored"} 8`, `mooncake_sidecar_conductor_query_tokens_total{result="matched"} 8`, `mooncake_sidecar_conductor_gaps_total 4`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if strings.Contains(text, "made/up") {
+		t.Error("a client makes a series")
 	}
 	none := NewRegistry("mooncake-lookupd", "v1")
 	none.AddStore(func() embedded.Stats { return embedded.Stats{} })

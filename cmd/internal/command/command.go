@@ -74,10 +74,20 @@ type Daemon struct {
 	Run func(ctx context.Context, control daemon.Control, log *slog.Logger) error
 	// Status asks a running daemon.
 	Status func(ctx context.Context) (*daemon.Status, error)
+	// Modes are subcommands that run the daemon in another way.
+	Modes []Mode
 	// Commands are further subcommands.
 	Commands []Subcommand
 	// Out and Err are the standard streams.
 	Out, Err io.Writer
+}
+
+// Mode is another way to run a daemon.
+type Mode struct {
+	Name, Usage string
+	// Example shows invocations, one a line.
+	Example string
+	Run     func(ctx context.Context, control daemon.Control, log *slog.Logger) error
 }
 
 // Subcommand is a subcommand beside status. It has the daemon's flags besides its
@@ -86,6 +96,8 @@ type Daemon struct {
 type Subcommand struct {
 	Name, Usage, Description string
 	Flags                    []cli.Flag
+	// Settings are the daemon's flags that it has besides --config; nil: as above.
+	Settings []string
 	// Run writes to the standard output. Nil with Commands: it prints help.
 	Run func(c *cli.Context, out io.Writer) error
 	// Commands are subcommands of its own.
@@ -102,7 +114,7 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 		Flags:          d.flags(),
 		Writer:         d.Out,
 		ErrWriter:      d.Err,
-		Action:         d.run,
+		Action:         d.runWith(d.Run),
 		OnUsageError:   usageError,
 		ExitErrHandler: func(*cli.Context, error) {}, // the code is ours to choose
 		Commands: []*cli.Command{{
@@ -113,11 +125,20 @@ func (d *Daemon) Main(ctx context.Context, args []string) int {
 		EnableBashCompletion:  true,
 		CustomAppHelpTemplate: cli.AppHelpTemplate + exitCodes + "\n",
 	}
+	for _, mode := range d.Modes {
+		app.UsageText += "\n" + d.Name + " [flags] " + mode.Name
+		app.Commands = append(app.Commands, &cli.Command{
+			Name: mode.Name, Usage: mode.Usage, Description: examples(mode.Example), Flags: d.flags(), OnUsageError: usageError, Action: d.runWith(mode.Run),
+		})
+	}
 	for _, sub := range d.Commands {
 		app.UsageText += "\n" + d.Name + " [flags] " + sub.Name + " [--help]"
 		flags := d.flags()
 		if len(sub.Commands) > 0 {
 			flags = d.placeFlags()
+		}
+		if sub.Settings != nil {
+			flags = d.someFlags(append(sub.Settings, "config"))
 		}
 		app.Commands = append(app.Commands, d.subcommand(&sub, flags))
 	}
@@ -189,8 +210,11 @@ func (d *Daemon) flags() []cli.Flag {
 
 // placeFlags are those of flags that say where the daemon is: what commands need
 // that talk to it.
-func (d *Daemon) placeFlags() []cli.Flag {
-	return slices.DeleteFunc(d.flags(), func(f cli.Flag) bool { return !slices.Contains([]string{"config", "runtime-dir"}, f.Names()[0]) })
+func (d *Daemon) placeFlags() []cli.Flag { return d.someFlags([]string{"config", "runtime-dir"}) }
+
+// someFlags are those of some names.
+func (d *Daemon) someFlags(names []string) []cli.Flag {
+	return slices.DeleteFunc(d.flags(), func(f cli.Flag) bool { return !slices.Contains(names, f.Names()[0]) })
 }
 
 // configure loads the configuration with the flags of the command line.
@@ -238,7 +262,12 @@ func sets(c *cli.Context, name string) bool {
 	return false
 }
 
-func (d *Daemon) run(c *cli.Context) error {
+// runWith runs the daemon.
+func (d *Daemon) runWith(run func(context.Context, daemon.Control, *slog.Logger) error) cli.ActionFunc {
+	return func(c *cli.Context) error { return d.run(c, run) }
+}
+
+func (d *Daemon) run(c *cli.Context, run func(context.Context, daemon.Control, *slog.Logger) error) error {
 	// From here on SIGHUP does not end the process.
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
@@ -255,7 +284,7 @@ func (d *Daemon) run(c *cli.Context) error {
 	again := &reloader{
 		load: func() (*config.Common, []config.Setting, error) { return d.configure(c) }, level: level, current: settings,
 	}
-	return d.Run(ctx, daemon.Control{Level: level, Reload: again.reload, Hangups: hangups, Settings: again.settings}, log)
+	return run(ctx, daemon.Control{Level: level, Reload: again.reload, Hangups: hangups, Settings: again.settings}, log)
 }
 
 // Exit runs a daemon with the process's arguments and streams, and ends the

@@ -1,0 +1,93 @@
+package metrics
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/contract"
+)
+
+// ConductorCalls registers what counts a conductor's calls, of which the names are known,
+// and returns what counts one. Others count as "other", so that nobody makes series.
+func (r *Registry) ConductorCalls(names []string) func(call string, status int, took time.Duration) {
+	times := r.durations("conductor_call_duration_seconds", "Time from a call's arrival to its answer, of HTTP and gRPC.", "call")
+	answers := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: Prefix + "conductor_calls_total", Help: "Answered calls, by the first digit of their status; gRPC's are told so, too.",
+	}, []string{"call", "status"})
+	r.inner.MustRegister(answers)
+	known := map[string]prometheus.Observer{"other": times.WithLabelValues("other")}
+	for _, name := range names {
+		known[name] = times.WithLabelValues(name)
+	}
+	return func(call string, status int, took time.Duration) {
+		of, ok := known[call]
+		if !ok {
+			call, of = "other", known["other"]
+		}
+		of.Observe(took.Seconds())
+		answers.WithLabelValues(call, strconv.Itoa(status/100)+"xx").Inc()
+	}
+}
+
+// AddConductor adds the metrics of an index and of its streams, which are summed up:
+// their names are as many as there are engines. Both are called by each scrape.
+func (r *Registry) AddConductor(stats func() contract.Stats, services func() []contract.Status) {
+	var (
+		streams  = gauge("conductor_streams", "Streams of KV events that are registered, by how much of them is known.", "state")
+		blocks   = gauge("conductor_blocks", "Blocks that the index knows.")
+		bytes    = gauge("conductor_index_bytes", "Memory that the index takes.")
+		most     = gauge("conductor_index_max_bytes", "Memory that it may take; 0 is no bound.")
+		queries  = counter("conductor_queries_total", "Queries that were answered.")
+		tokens   = counter("conductor_query_tokens_total", "Tokens that queries asked about, and that the best rank of each had.", "result")
+		batches  = counter("conductor_batches_total", "Batches of KV events that were applied, of the streams that are registered now.")
+		gaps     = counter("conductor_gaps_total", "Gaps in streams.")
+		restarts = counter("conductor_restarts_total", "Restarts of publishers that were seen.")
+		rejected = counter("conductor_rejected_events_total", "Events that were passed over: malformed, or of a kind that is not known.")
+		told     = counter("conductor_told_blocks_total", "Blocks that events told of, by what came of it.", "result")
+	)
+	r.inner.MustRegister(&source{
+		families: []*family{streams, blocks, bytes, most, queries, tokens, batches, gaps, restarts, rejected, told},
+		collect: func(out sink) {
+			s := stats()
+			out.put(blocks, float64(s.Blocks))
+			out.put(bytes, float64(s.Bytes))
+			out.put(most, float64(s.MaxBytes))
+			out.count(queries, s.Queries)
+			out.count(tokens, s.TokensAsked, "asked")
+			out.count(tokens, s.TokensMatched, "matched")
+			var sum contract.Status
+			states := map[contract.State]int{contract.Connecting: 0, contract.Complete: 0, contract.Incomplete: 0, contract.Silent: 0}
+			for _, one := range services() {
+				states[one.State]++
+				sum.Batches += one.Batches
+				sum.Gaps += one.Gaps
+				sum.Restarts += one.Restarts
+				sum.Rejected += one.Rejected
+				b, add := &sum.Blocks, &one.Blocks
+				b.Stored += add.Stored
+				b.Removed += add.Removed
+				b.Again += add.Again
+				b.Reported += add.Reported
+				b.Unplaced += add.Unplaced
+				b.Unknown += add.Unknown
+				b.Dropped += add.Dropped
+				b.Ignored += add.Ignored
+			}
+			for state, n := range states {
+				out.put(streams, float64(n), state.String())
+			}
+			out.count(batches, sum.Batches)
+			out.count(gaps, sum.Gaps)
+			out.count(restarts, sum.Restarts)
+			out.count(rejected, sum.Rejected)
+			for result, n := range map[string]uint64{
+				"stored": sum.Blocks.Stored, "removed": sum.Blocks.Removed, "again": sum.Blocks.Again, "reported": sum.Blocks.Reported,
+				"unplaced": sum.Blocks.Unplaced, "unknown": sum.Blocks.Unknown, "dropped": sum.Blocks.Dropped, "ignored": sum.Blocks.Ignored,
+			} {
+				out.count(told, n, result)
+			}
+		},
+	})
+}
