@@ -72,7 +72,7 @@ func (engine) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "data: {\"choices\":[{\"text\":\"x\"}]}\n\n")
 			_ = control.Flush() // who has gone does not read it
 		}
-		fmt.Fprint(w, "data: [DONE]\n\n")
+		fmt.Fprintf(w, "data: [DONE]\n\n")
 	}
 }
 

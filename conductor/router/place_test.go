@@ -287,7 +287,7 @@ func TestPriorities(t *testing.T) {
 		}
 		got = append(got, n)
 	}
-	if len(got) != 4 || !(got[0] < 0 && 0 <= got[1] && got[1] < got[2]) || got[3] != 7 {
+	if len(got) != 4 || got[0] >= 0 || got[1] < 0 || got[2] <= got[1] || got[3] != 7 {
 		t.Errorf("%v", got)
 	}
 }

@@ -63,14 +63,14 @@ var errAnswered = errors.New("it answered")
 // looks at the decode side anew. It says which engine failed. A request of which the
 // token ids are not all that there is goes to the decode engine alone, which can compute
 // prompts as well.
-func (c *call) handover(out *placed) (fleet.Target, error) {
+func (c *call) handover(ctx context.Context, out *placed) (fleet.Target, error) {
 	r, q := c.router, c.request
 	if q.tokens == nil || !q.whole {
 		out.prefillFlight.End()
 		c.note("the decode engine does the prefill: the prompt's token ids are not known")
 		return fleet.Target{}, nil
 	}
-	err := r.warm(out.prefillCtx, out.prefill, q, q.tokens, nil)
+	err := r.warm(out.prefillCtx, out.prefill, q, q.tokens, nil) //nolint:contextcheck // it is ctx, and ends with the engine
 	if err == nil {
 		out.prefillFlight.First()
 	}
@@ -83,8 +83,8 @@ func (c *call) handover(out *placed) (fleet.Target, error) {
 	case err != nil:
 		return out.prefill, err
 	}
-	r.awaitStored(c.in.Context(), q, r.fleet.Engine(out.decode.Engine).Name)
-	ok, tbt := r.placer.redecide(c.in.Context(), q, out, c.not)
+	r.awaitStored(ctx, q, r.fleet.Engine(out.decode.Engine).Name)
+	ok, tbt := r.placer.redecide(ctx, q, out, c.not)
 	if !ok {
 		r.decisions.change(c.decision, func(d *Decision) { d.Refused, d.ExpectedTBT = "decode-busy", tbt.Seconds() })
 		r.refuse(c.w, c.decision, decodeBusy)

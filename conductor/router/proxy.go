@@ -43,7 +43,7 @@ func (r *Router) complete(w http.ResponseWriter, in *http.Request) {
 	q.describe(in.URL.Path, b)
 	exact := r.tokens(in.Context(), q, b, r.waitForTokens())
 	c := &call{router: r, w: w, in: in, request: q, body: b, began: began, exact: exact}
-	c.run()
+	c.run(in.Context())
 }
 
 // enter waits for a place among the requests that are under way.
@@ -168,10 +168,10 @@ type call struct {
 }
 
 // run sends the request until an engine answers.
-func (c *call) run() {
+func (c *call) run(ctx context.Context) {
 	r := c.router
 	for attempt := 1; ; attempt++ {
-		out, none := r.placer.place(c.in.Context(), c.request, choice{not: c.not})
+		out, none := r.placer.place(ctx, c.request, choice{not: c.not})
 		if none != somebody {
 			c.nobody(none)
 			return
@@ -182,14 +182,14 @@ func (c *call) run() {
 			return
 		}
 		r.order(out.copy)
-		a, to, err := c.attempt(&out, attempt == r.config.Attempts)
+		a, to, err := c.attempt(ctx, &out, attempt == r.config.Attempts)
 		switch {
 		case err == nil && a == nil: // it was refused at the second check
 			return
 		case err == nil:
 			c.pass(a, &out)
 			return
-		case c.in.Context().Err() != nil:
+		case ctx.Err() != nil:
 			out.end()
 			c.over(0, errClient)
 			return
@@ -218,16 +218,16 @@ func (p *placed) end() {
 
 // attempt sends the request where it was placed. It says which engine failed. On the
 // last attempt what an overloaded engine says is the answer.
-func (c *call) attempt(out *placed, last bool) (*answer, fleet.Target, error) {
+func (c *call) attempt(ctx context.Context, out *placed, last bool) (*answer, fleet.Target, error) {
 	if out.apart {
-		if to, err := c.handover(out); err != nil {
+		if to, err := c.handover(ctx, out); err != nil {
 			if errors.Is(err, errRefusedLate) {
 				return nil, to, nil
 			}
 			return nil, to, err
 		}
 	}
-	a, err := c.router.send(out.ctx, out.decode, c.in, c.content(out))
+	a, err := c.router.send(out.ctx, out.decode, c.in, c.content(out)) //nolint:contextcheck // it is ctx, and ends with the engine
 	if err != nil {
 		return nil, out.decode, err
 	}

@@ -173,7 +173,7 @@ func (r *Router) other(w http.ResponseWriter, in *http.Request) {
 	q := &request{wishes: wish, path: in.URL.Path, model: b.text("model"), streamed: b.isTrue("stream"), count: 1 + len(content)/charactersOfToken, why: errNoQuestion.Error()}
 	q.base = q.model
 	c := &call{router: r, w: w, in: in, request: q, body: &body{raw: content}, began: began}
-	c.run()
+	c.run(in.Context())
 }
 
 // model is one as OpenAI's API has it.

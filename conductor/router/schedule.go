@@ -108,8 +108,7 @@ func (r *Router) schedule(w http.ResponseWriter, in *http.Request) {
 			return
 		}
 	}
-	// A reservation outlives this request.
-	out, none := r.placer.place(r.lifetime, q, among)
+	out, none := r.placer.place(r.lifetime, q, among) //nolint:contextcheck // a reservation outlives this request
 	if none != somebody {
 		r.nobody(w, none, q.model)
 		return

@@ -61,7 +61,7 @@ func (t *tokenizer) ids(ctx context.Context, model, question, authorization stri
 		return nil, errTokenize
 	}
 	sum := sha256.Sum256([]byte(question))
-	return t.cache.get(ctx, sum, func(answer func([]byte, error)) {
+	return t.cache.get(ctx, sum, func(answer func([]byte, error)) { //nolint:contextcheck // the question outlives who asks it
 		t.running.Go(func() { answer(t.ask(model, question, authorization)) })
 	})
 }

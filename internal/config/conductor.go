@@ -272,12 +272,16 @@ type Engine struct {
 	Role string
 	// Ranks is how many data-parallel ranks it serves; 0 is 1.
 	Ranks int
+	// Store is the runtime directory of its mooncake-lookupd, if that is on this machine:
+	// contexts and copies are pinned there.
+	Store string
 }
 
 // maxEngines bounds the engines that are named.
 const maxEngines = 4096
 
-// ParseEngines reads a list of engines, split at commas: [NAME=]URL[;ROLE][;ranks=N].
+// ParseEngines reads a list of engines, split at commas: [NAME=]URL[;ROLE][;ranks=N]
+// [;store=DIRECTORY].
 //
 //	http://10.0.0.1:8000, decode-1=http://10.0.0.2:8000;decode;ranks=2
 func ParseEngines(text string) (engines []Engine, err error) {
@@ -288,20 +292,23 @@ func ParseEngines(text string) (engines []Engine, err error) {
 			e.Name, e.URL = name, strings.TrimSuffix(address, "/")
 		}
 		if !isWebAddress(e.URL) {
-			return nil, fault("engines", "%q; want [NAME=]http://HOST:PORT[;prefill|;decode][;ranks=N], split at commas", entry)
+			return nil, fault("engines", "%q; want [NAME=]http://HOST:PORT[;prefill|;decode][;ranks=N][;store=DIRECTORY], split at commas", entry)
 		}
 		if e.Name == "" {
 			_, e.Name, _ = strings.Cut(e.URL, "://")
 		}
 		for _, option := range parts[1:] {
 			ranks, isRanks := strings.CutPrefix(option, "ranks=")
+			dir, isStore := strings.CutPrefix(option, "store=")
 			switch n, err := strconv.Atoi(ranks); {
 			case slices.Contains([]string{"both", "prefill", "decode"}, option):
 				e.Role = option
 			case isRanks && err == nil && n >= 1 && n <= 1024:
 				e.Ranks = n
+			case isStore && strings.HasPrefix(dir, "/"):
+				e.Store = dir
 			default:
-				return nil, fault("engines", "%q: %q; want prefill, decode, both, or ranks=N", entry, option)
+				return nil, fault("engines", "%q: %q; want prefill, decode, both, ranks=N, or store= with an absolute path", entry, option)
 			}
 		}
 		if slices.ContainsFunc(engines, func(other Engine) bool { return other.Name == e.Name }) {
@@ -332,7 +339,7 @@ func (c *ConductorConfig) Fields() []Field {
 		of("snapshot_dir", "none", "`directory` in which the index is kept from one start to the next").text(&c.SnapshotDir),
 		of("snapshot_interval", "5m", "`time` between two snapshots").duration(&c.SnapshotInterval),
 		of("peers", "none", "`addresses` of conductors whose snapshot is taken by a start that has none, split at commas").text(&c.Peers),
-		of("engines", "none", "`list` of engines whose streams are found by asking them, and whom serve sends requests to: [NAME=]URL[;prefill|;decode][;ranks=N], split at commas").text(&c.Engines),
+		of("engines", "none", "`list` of engines whose streams are found by asking them, and whom serve sends requests to: [NAME=]URL[;prefill|;decode][;ranks=N][;store=DIRECTORY of its lookupd's sockets], split at commas").text(&c.Engines),
 		of("engine_key_file", "none", "`file` with the key that engines ask for").text(&c.EngineKeyFile),
 		of("contract_file", "$CONDUCTOR_CONFIG_PATH, else ~/.mooncake/conductor_config.json where there is one", "`file`, a conductor_config.json of Mooncake Conductor: services and port").text(&c.ContractFile),
 		of("seed", "$CONDUCTOR_SEED, else drawn at the first start", "`number` of the index's digests; conductors that take each other's snapshots need the same").text(&c.Seed),

@@ -135,12 +135,12 @@ func TestConductorFaults(t *testing.T) {
 }
 
 func TestParseEngines(t *testing.T) {
-	got, err := ParseEngines("http://10.0.0.1:8000/, p=https://h;prefill;ranks=2\nhttp://h:1/x;decode")
-	want := []Engine{{Name: "10.0.0.1:8000", URL: "http://10.0.0.1:8000"}, {Name: "p", URL: "https://h", Role: "prefill", Ranks: 2}, {Name: "h:1/x", URL: "http://h:1/x", Role: "decode"}}
+	got, err := ParseEngines("http://10.0.0.1:8000/, p=https://h;prefill;ranks=2;store=/run/m\nhttp://h:1/x;decode")
+	want := []Engine{{Name: "10.0.0.1:8000", URL: "http://10.0.0.1:8000"}, {Name: "p", URL: "https://h", Role: "prefill", Ranks: 2, Store: "/run/m"}, {Name: "h:1/x", URL: "http://h:1/x", Role: "decode"}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	for _, text := range []string{"h:1", "ftp://h", "http://", "http://h;master", "http://h;ranks=0", "http://h;ranks=x", "http://u:p@h", "http://h?x=1", "=http://h:1,=http://h:2;x"} {
+	for _, text := range []string{"h:1", "ftp://h", "http://", "http://h;master", "http://h;ranks=0", "http://h;ranks=x", "http://h;store=m", "http://u:p@h", "http://h?x=1", "=http://h:1,=http://h:2;x"} {
 		if got, err := ParseEngines(text); err == nil {
 			t.Errorf("%q is %+v", text, got)
 		}
