@@ -3,6 +3,7 @@
 import ctypes
 import os
 import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import replace
@@ -413,3 +414,13 @@ def test_messages_of_cpu_engines_are_as_they_were():
     region = msg.KVRegion("memfd", 1, 0, 4096)
     assert msg.msgspec.to_builtins(region) == {"kind": "memfd", "fd": 1, "address": 0, "bytes": 4096}
     assert Memory([region], [], []).events == []
+
+
+def test_the_checks_for_a_real_gpu_run_over_the_double():
+    """Every layout through real daemons, by the command that is run where a GPU is."""
+    for program in ("mooncake-lookupd", "mooncake-worker"):
+        if not (ROOT / "bin" / program).exists():
+            pytest.skip(f"bin/{program} is not built")
+    run = subprocess.run([sys.executable, ROOT / "bench/gpu/check.py", "--double"], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("ok   bytes") == 10

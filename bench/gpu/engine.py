@@ -1,0 +1,138 @@
+"""A stand-in for an engine's rank: a KV cache, a session, jobs."""
+
+import hashlib
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from shapes import Shape
+
+from mooncake_sidecar import gpumem, paths
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
+from mooncake_sidecar.board import JobBoard
+from mooncake_sidecar.frames import pack
+from mooncake_sidecar.jobs import block_bytes, load_frame
+from mooncake_sidecar.session import open_session
+
+PATIENCE_S = 60.0
+
+
+class Daemons:
+    """mooncake-lookupd and a GPU's worker, from a directory of programs."""
+
+    def __init__(self, programs: Path, directory: str, store: str, environment: dict[str, str], device: str = "cuda-0") -> None:
+        self.directory, self._device = directory, device
+        env = {**os.environ, **environment}
+        self._log = open(os.path.join(directory, "daemons.log"), "ab")
+        self.lookupd = self._start(env, programs / "mooncake-lookupd", "--store-bytes", store)
+        self._worker_command = (env, programs / "mooncake-worker", "--device", device)
+        self.start_worker()
+
+    def _start(self, env, program, *more):
+        return subprocess.Popen([program, "--runtime-dir", self.directory, *more], env=env, stdout=self._log, stderr=self._log)
+
+    def start_worker(self) -> None:
+        """Also after it was killed."""
+        self.worker = self._start(*self._worker_command)
+
+    def log(self) -> str:
+        return Path(self.directory, "daemons.log").read_text()
+
+    def close(self) -> None:
+        for process in (self.worker, self.lookupd):
+            process.terminate()
+        for process in (self.worker, self.lookupd):
+            process.wait()
+        self._log.close()
+
+
+class Request:
+    """What the job builders read of a vLLM request."""
+
+    def __init__(self, name: str, blocks: int) -> None:
+        self.request_id, self.cache_salt = name, None
+        self.block_hashes = [hashlib.sha256(f"{name}/{i}".encode()).digest() for i in range(blocks)]
+
+
+class Engine:
+    """A registered rank. Closing the session unmaps its memory in the worker."""
+
+    def __init__(self, device, directory: str, shape: Shape, blocks: int, worker: str = "cuda-0") -> None:
+        self.shape, self.blocks, self._jobs = shape, blocks, 0
+        self.cache, address = device.allocate(shape.block * blocks)
+        self.ring = device.ring()
+        self.board = JobBoard()
+        exported = gpumem.export(device.driver, address, shape.block * blocks, 0)
+        spec = msg.NamespaceSpec(
+            model=shape.name, revision="", fingerprint="", cache_prefix="", dtype="bfloat16", layout=shape.layout,
+            hash_algorithm="sha256", hash_bytes=32, hash_block_tokens=shape.tokens, scheduler_block_tokens=shape.tokens,
+            hit_alignment_tokens=0, use_eagle=False, retention_tokens=-1, tp=1, pp=1, pcp=1, dcp=1,
+            groups=[msg.GroupSpec("full_attention", shape.tokens, 0, False, "full", shape.block // shape.held, shape.held)],
+        )  # fmt: skip
+        self.session = self._open(paths.worker_socket(directory, worker))
+        self.registered = self.session.call(
+            msg.Register(
+                fds=len(exported.descriptors) + 1, namespace=spec, device="cuda", num_blocks=blocks, shard_by_group=[0],
+                put_stride=[1], put_phase=[0], regions=[exported.region], segments=shape.segments(blocks),
+                job_board=len(exported.descriptors), job_slots=self.board.slots, lookup_engine="bench", verify=True,
+                held_shards=shape.held, device_uuid=device.uuid, events=self.ring.handles if self.ring else [],
+            ),
+            [*exported.descriptors, self.board.fd],
+            PATIENCE_S,
+        )  # fmt: skip
+        gpumem.close_all(exported.descriptors)
+        until = time.monotonic() + PATIENCE_S
+        while not self.session.call(msg.Ping(1), (), PATIENCE_S).store_ready:
+            if time.monotonic() > until:
+                raise TimeoutError("the worker finds no store")
+            time.sleep(0.05)
+
+    def _open(self, path: str):
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return open_session(path, msg.ROLE_WORKER, "bench", time.time_ns(), PATIENCE_S)
+            except OSError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+
+    def store(self, name: str, ids: list[int], event: int = -1) -> msg.Result:
+        """Store blocks as a request's, when an event of the ring has happened."""
+        self._jobs += 1
+        tokens = len(ids) * self.shape.tokens
+        batch = StoreBatch(self._jobs, 1)
+        request = Request(name, len(ids))
+        batch.add(name, (tokens, tokens, tokens, tokens), NO_LIMIT, ("", 0, 0), 0, request.block_hashes, [(0, ids)], [])
+        return self._do(batch.command(1, self.registered.generation or 0).frame, event)
+
+    def load(self, name: str, ids: list[int], event: int = -1) -> msg.Result:
+        """Load a request's blocks into these."""
+        self._jobs += 1
+        request = Request(name, len(ids))
+        return self._do(
+            load_frame(self._jobs, 1, request, len(ids) * self.shape.tokens, 0, [block_bytes(ids)], [], self.shape.tokens), event
+        )
+
+    def _do(self, frame: bytes, event: int) -> msg.Result:
+        self.board.arm(self._jobs)
+        self.session.sock.settimeout(PATIENCE_S)
+        self.session.sock.sendall(pack(msg.encode(msg.After(event))) + frame)
+        while True:
+            for body in self.session.reader.feed(self.session.sock.recv(1 << 16)):
+                answer = msg.decode(body)
+                if isinstance(answer, msg.Result) and answer.job == self._jobs:
+                    self.board.release(self._jobs)
+                    if answer.status != msg.STATUS_OK:
+                        raise RuntimeError(f"job {answer.job}: {answer}")
+                    return answer
+
+    def close(self) -> None:
+        """End the session, and wait until the worker has unmapped the memory."""
+        self.session.sock.shutdown(1)
+        while self.session.sock.recv(1 << 16):
+            pass
+        self.session.close()
+        self.board.close()
