@@ -1,0 +1,74 @@
+package feed
+
+import (
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
+
+// The oldest make room, by their number and by their bytes; one that alone is too large is
+// taken.
+func TestInboxDropsTheOldest(t *testing.T) {
+	b := newInbox(false)
+	large := make([]byte, maxWaitingBytes/4)
+	for seq := range uint64(10) {
+		b.put(kvevents.Message{Seq: seq, Payload: large})
+	}
+	got := b.take()
+	if len(got.messages) != 4 || got.messages[0].Seq != 6 || got.dropped != 6 || b.bytes != 0 {
+		t.Errorf("%d messages, %d dropped", len(got.messages), got.dropped)
+	}
+	b.put(kvevents.Message{Seq: 1, Payload: make([]byte, 2*maxWaitingBytes)})
+	if got := b.take(); len(got.messages) != 1 || got.dropped != 0 {
+		t.Errorf("%d messages, %d dropped", len(got.messages), got.dropped)
+	}
+	for seq := range uint64(3 * maxWaiting) {
+		b.put(kvevents.Message{Seq: seq})
+	}
+	if got := b.take(); len(got.messages) != maxWaiting || got.messages[0].Seq != 2*maxWaiting || got.dropped != 2*maxWaiting {
+		t.Errorf("%d messages, %d dropped", len(got.messages), got.dropped)
+	}
+	b.close()
+	b.put(kvevents.Message{})
+	if got := b.take(); len(got.messages) != 0 {
+		t.Error("a closed inbox takes messages")
+	}
+}
+
+// Answers wait for room, until there is some or nobody wants them any more.
+func TestInboxWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newInbox(true)
+		var put atomic.Int64
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for seq := range uint64(2*maxWaiting + 1) {
+				b.put(kvevents.Message{Seq: seq})
+				put.Add(1)
+			}
+		}()
+		for _, want := range []int64{maxWaiting, 2 * maxWaiting} {
+			synctest.Wait()
+			were := put.Load()
+			if got := b.take(); were != want || len(got.messages) != maxWaiting || got.dropped != 0 {
+				t.Fatalf("%d put, %d taken", were, len(got.messages))
+			}
+		}
+		<-done
+		b.take()
+		for range maxWaiting {
+			b.put(kvevents.Message{})
+		}
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			b.put(kvevents.Message{})
+		}()
+		synctest.Wait()
+		b.close()
+		<-gone
+	})
+}
