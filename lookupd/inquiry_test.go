@@ -150,10 +150,10 @@ func TestQuestionsGrow(t *testing.T) {
 	}{
 		{0, []int{16}},
 		{15, []int{16}},
-		{16, []int{16, 128}},
-		{100, []int{16, 128}},
-		{144, []int{16, 128, 856}},
-		{1000, []int{16, 128, 856}},
+		{16, []int{16, 512}},
+		{500, []int{16, 512}},
+		{528, []int{16, 512, 472}},
+		{1000, []int{16, 512, 472}},
 	} {
 		t.Run(fmt.Sprint("stored=", c.stored), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,7 @@ const (
 	// before, and lastQuestion at most: rules are applied again behind each, and a
 	// way to the store and back costs as much as some hundred keys.
 	firstQuestion = 16
-	growth        = 8
+	growth        = 32
 	lastQuestion  = 8192
 )
 

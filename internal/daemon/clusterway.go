@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/mooncakec"
@@ -54,6 +55,9 @@ func newWay(m *config.Mooncake, to *cluster.Config, memory *shm.Segment, master 
 		return mooncakec.New(mooncakec.Config{Library: m.Library, Cluster: *to, Memory: memory.Bytes(), Limits: limits, Log: log}), nil
 	}
 	python, err := exec.LookPath(m.StorePython)
+	if err == nil {
+		python, err = filepath.Abs(python) // the process begins elsewhere
+	}
 	if err != nil {
 		return nil, fmt.Errorf("store_python: %w; name an interpreter that has the wheel mooncake-transfer-engine", err)
 	}

@@ -16,6 +16,7 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 		starts    = counter("cluster_process_starts_total", "Times that Mooncake's client became ready, in a side process or from the library.")
 		asked     = counter("cluster_lookups_total", "Chunks that the cluster was asked for, by answer.", "result")
 		questions = counter("cluster_questions_total", "Calls that asked for chunks, by result.", "result")
+		doubts    = counter("cluster_doubts_total", "Times that chunks were not there whole as others of their chain led to expect; all keys are asked for a while then.")
 		moved     = counter("cluster_chunks_total", "Chunks that went to and from the cluster, by what became of them.", "direction", "result")
 		refused   = counter("cluster_refused_chunks_total", "Chunks that were not put, by reason.", "reason")
 		bytes     = counter("cluster_bytes_total", "Bytes of chunks that went to and from the cluster.", "direction")
@@ -27,7 +28,7 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 	)
 	const put, get = "put", "get"
 	r.inner.MustRegister(&source{
-		families: []*family{inService, outages, starts, asked, questions, moved, refused, bytes, queued, codes, renewed, promised, hits},
+		families: []*family{inService, outages, starts, asked, questions, doubts, moved, refused, bytes, queued, codes, renewed, promised, hits},
 		collect: func(out sink) {
 			s, f := stats().Tiers.Cluster, far()
 			out.flag(inService, f.InService)
@@ -37,6 +38,7 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 			out.count(asked, f.Asked-f.Found, "absent")
 			out.count(questions, f.Questions-f.AskFailed, "answered")
 			out.count(questions, f.AskFailed, "failed")
+			out.count(doubts, f.Doubts)
 			out.count(moved, f.PutChunks, put, "stored")
 			out.count(moved, f.PutsFailed-f.NoRoom, put, "failed")
 			out.count(moved, f.NoRoom, put, "no_room")

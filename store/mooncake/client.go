@@ -183,17 +183,21 @@ func (ns *namespace) chunkKeys(group uint32, hash *kv.Hash) []string {
 	return keys
 }
 
-// keysOf returns the keys of all shards of chunks, and which chunk each is of; those
-// of unknown groups have none. The keys are pieces of one string: a question names
-// thousands.
-func (ns *namespace) keysOf(chunks []store.ChunkKey) (keys []string, owners []int) {
+// keysOf returns the keys of shards of chunks, and which chunk each is of; those of
+// unknown groups have none. parts says which shards; nil: all. The keys are pieces of
+// one string: a question names thousands.
+func (ns *namespace) keysOf(chunks []store.ChunkKey, parts []Part) (keys []string, owners []int) {
 	count, bytes := 0, 0
 	each := func(do func(i int, prefix string)) {
 		for i := range chunks {
 			if int(chunks[i].Group) >= len(ns.keys.Prefixes) {
 				continue
 			}
-			for _, prefix := range ns.keys.Prefixes[chunks[i].Group] {
+			prefixes := ns.keys.Prefixes[chunks[i].Group]
+			if parts != nil {
+				prefixes = parts[i].of(prefixes)
+			}
+			for _, prefix := range prefixes {
 				do(i, prefix)
 			}
 		}

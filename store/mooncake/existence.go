@@ -8,9 +8,37 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
+// Part is the shards of a chunk that are asked for. The zero Part is all of them.
+type Part struct {
+	some  bool
+	shard int // the one, or -1 for none
+}
+
+// OneShard is one shard of a chunk, and NoShard none.
+func OneShard(shard int) Part { return Part{some: true, shard: shard} }
+
+// NoShard: the chunk is not asked for.
+func NoShard() Part { return OneShard(-1) }
+
+func (p Part) of(prefixes []string) []string {
+	switch {
+	case !p.some:
+		return prefixes
+	case p.shard < 0 || p.shard >= len(prefixes):
+		return nil
+	}
+	return prefixes[p.shard : p.shard+1]
+}
+
 // Existence answers whether chunks are there, all their shards: kv.Present or
 // kv.Absent. A chunk that is there gets a lease of the cluster's.
 func (c *Client) Existence(ctx context.Context, n store.Namespace, chunks []store.ChunkKey) ([]kv.Existence, error) {
+	return c.PartsExist(ctx, n, chunks, nil)
+}
+
+// PartsExist is Existence of a part of each chunk. One that is not asked for is
+// kv.Unknown, unless it is to be removed.
+func (c *Client) PartsExist(ctx context.Context, n store.Namespace, chunks []store.ChunkKey, parts []Part) ([]kv.Existence, error) {
 	ns, err := c.current(ctx, n)
 	if err == nil {
 		err = c.reach(ctx)
@@ -22,7 +50,7 @@ func (c *Client) Existence(ctx context.Context, n store.Namespace, chunks []stor
 	if c.isDirty(ns) {
 		return found, nil
 	}
-	keys, owners := ns.keysOf(chunks)
+	keys, owners := ns.keysOf(chunks, parts)
 	for _, i := range owners {
 		found[i] = kv.Present
 	}
@@ -39,7 +67,29 @@ func (c *Client) Existence(ctx context.Context, n store.Namespace, chunks []stor
 			found[owners[k]] = kv.Absent
 		}
 	}
+	for i := range parts {
+		switch {
+		case !parts[i].some || !ns.has(chunks[i].Group, 0):
+		case c.anyDeniedLocked(ns, &chunks[i]):
+			found[i] = kv.Absent
+		case parts[i].shard < 0:
+			found[i] = kv.Unknown
+		}
+	}
 	return found, nil
+}
+
+// anyDeniedLocked tells whether a shard of a chunk is not to be used.
+func (c *Client) anyDeniedLocked(ns *namespace, chunk *store.ChunkKey) bool {
+	if ns.dirty || len(c.owed.keys) == 0 {
+		return ns.dirty
+	}
+	for _, key := range ns.chunkKeys(chunk.Group, &chunk.Hash) {
+		if c.deniedLocked(ns, key) {
+			return true
+		}
+	}
+	return false
 }
 
 // Existence is the client's, but that a chunk whose load failed is absent once.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -18,6 +19,8 @@ type question struct {
 	mu   sync.Mutex
 	left []store.ChunkKey
 	err  error // of the first call that failed
+
+	sparse bool // not all keys are asked for
 }
 
 // Ask implements embedded.Cluster. The question has its own time: how long this
@@ -39,7 +42,7 @@ func (l *Level) Ask(ctx context.Context, digest [32]byte, chunks []store.ChunkKe
 		defer l.asking.Done()
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 		defer cancel()
-		answered <- l.ask(limited, &question{space: s, left: chunks})
+		answered <- l.ask(limited, &question{space: s, left: chunks, sparse: len(chunks) >= sparseFrom && !l.doubts(s)})
 	}()
 	select {
 	case err := <-answered:
@@ -56,8 +59,7 @@ func (l *Level) ask(ctx context.Context, q *question) error {
 	for range askers {
 		calls.Go(func() {
 			for chunks := q.next(); len(chunks) > 0; chunks = q.next() {
-				_, err := l.askSome(ctx, q.space, chunks)
-				q.note(err)
+				q.note(l.askPart(ctx, q, chunks))
 			}
 		})
 	}
@@ -75,11 +77,15 @@ func (q *question) next() []store.ChunkKey {
 	}
 	n, keys := 0, 0
 	for ; n < len(q.left); n++ {
-		shards := q.space.shards(q.left[n].Group)
-		if n > 0 && keys+shards > mooncake.MaxKeys {
+		asked, most := q.space.shards(q.left[n].Group), mooncake.MaxKeys
+		if q.sparse {
+			_, asked = q.space.partOf(q.left[n].Group, n, 0)
+			most = sparseKeys
+		}
+		if n > 0 && keys+asked > most {
 			break
 		}
-		keys += shards
+		keys += asked
 	}
 	chunks := q.left[:n]
 	q.left = q.left[n:]
@@ -93,10 +99,25 @@ func (q *question) note(err error) {
 	q.err = cmp.Or(q.err, err)
 }
 
-// askSome asks for chunks with one call, and notes the answers.
+// askPart asks for the chunks of one call.
+func (l *Level) askPart(ctx context.Context, q *question, chunks []store.ChunkKey) error {
+	if q.sparse && !l.doubts(q.space) {
+		return l.askSparsely(ctx, q.space, chunks)
+	}
+	_, err := l.askSome(ctx, q.space, chunks)
+	return err
+}
+
+// askSome asks for chunks with one call, or as many as their keys take, and notes the
+// answers.
 func (l *Level) askSome(ctx context.Context, s *space, chunks []store.ChunkKey) ([]kv.Existence, error) {
 	begun := l.opts.Now()
 	found, err := l.client.Existence(ctx, s.name, chunks)
+	return found, l.noteAnswers(s, chunks, found, begun, err)
+}
+
+// noteAnswers notes what was found, or why nothing was, by a call that began then.
+func (l *Level) noteAnswers(s *space, chunks []store.ChunkKey, found []kv.Existence, begun time.Time, err error) error {
 	took := l.opts.Now().Sub(begun)
 	l.opts.Asked(took)
 	present := 0
@@ -106,7 +127,7 @@ func (l *Level) askSome(ctx context.Context, s *space, chunks []store.ChunkKey) 
 		}
 		// The lease began while the question was under way, at the earliest when it was
 		// asked.
-		if took < l.opts.Lease/4 || e != kv.Present {
+		if e == kv.Absent || e == kv.Present && took < l.opts.Lease/4 {
 			l.note(s, chunks[i].Group, &chunks[i].Hash, e == kv.Present)
 		}
 	}
@@ -118,9 +139,9 @@ func (l *Level) askSome(ctx context.Context, s *space, chunks []store.ChunkKey) 
 	l.stats.Questions++
 	if err != nil {
 		l.stats.AskFailed++
-		return nil, fmt.Errorf("ask the cluster: %w", err)
+		return fmt.Errorf("ask the cluster: %w", err)
 	}
 	l.stats.Asked += uint64(len(chunks))
 	l.stats.Found += uint64(present)
-	return found, nil
+	return nil
 }

@@ -93,6 +93,7 @@ func (l *Level) answer(f *fetching, shards []mooncake.Shard, whole []bool, err e
 		chunk.Checksums = append(chunk.Checksums, shards[i].Sum)
 		if err == nil && !whole[i] {
 			err = errLost
+			l.doubt(f.space)
 		}
 	}
 	if err == nil && l.spaceOf(f.key.Namespace) != f.space {

@@ -23,6 +23,8 @@ type Level struct {
 	known  *known
 	// usable is false while the cluster does not answer, as far as Run has seen.
 	usable atomic.Bool
+	// turns counts sparse questions.
+	turns atomic.Uint32
 	// eras counts how often it began to be usable.
 	eras atomic.Uint32
 	// spaces are the namespaces by digest; values are replaced, not changed.
@@ -50,6 +52,8 @@ type space struct {
 	seed uint64
 	// left: the cluster is not used for it.
 	left bool
+	// exactUntil is until when all keys are asked for, see sparse.go.
+	exactUntil atomic.Int64
 }
 
 // New returns a level, which does nothing before Run.

@@ -352,6 +352,7 @@ func TestLongQuestion(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
+		r.begetDoubt(60)
 		if err := r.ask(ctx, chunks...); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("ask: %v", err)
 		}
@@ -363,7 +364,7 @@ func TestLongQuestion(t *testing.T) {
 		close(release)
 		synctest.Wait()
 		r.expect(2*perCall-1, kv.Absent)
-		if s := r.Stats(); s.Questions != 6 || s.Asked != uint64(len(chunks)) || s.Found != 1 {
+		if s := r.Stats(); s.Questions != 6 || s.Doubts != 1 || s.Asked != uint64(len(chunks)) || s.Found != 1 {
 			t.Errorf("%+v", s)
 		}
 		r.engine.SetFault(func(string, []string) mooncaketest.Fault { return mooncaketest.Fault{Code: mooncake.CodeRPCFailed} })

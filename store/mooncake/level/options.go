@@ -49,6 +49,8 @@ const (
 	// the side process has lanes for them: the master answers one while the process
 	// takes the keys of the other apart.
 	askers = 2
+	// sparseKeys is how many keys one call of a sparse question asks for, about.
+	sparseKeys = 1024
 	// askLimit is how long a question may take before the cluster counts as silent.
 	askLimit = 2 * time.Second
 	// healInterval is how often a cluster that does not answer is looked at.

@@ -41,6 +41,8 @@ type Stats struct {
 	// GotChunks came, GetsFailed were gone, or could not be had.
 	GotChunks, GetsFailed uint64
 
+	// Doubts is how often something was not there that had been concluded to be.
+	Doubts uint64
 	// Renewed chunks were used here and asked for, so that they stay there; RenewedLate
 	// ones had gone.
 	Renewed, RenewedLate uint64
