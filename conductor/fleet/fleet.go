@@ -95,8 +95,10 @@ func (f *Fleet) Len() int { return len(f.engines) }
 // Candidate is a rank that a request could go to, with what the scheduler has to know.
 type Candidate struct {
 	Target
-	Name    string
-	Role    Role
+	Name string
+	Role Role
+	// Since is when it came into use: what it was sent before it may not have any more.
+	Since   time.Time
 	Prefill scheduler.Prefiller
 	Decode  scheduler.Decoder
 }
@@ -110,7 +112,7 @@ func (f *Fleet) Candidates(model string, dst []Candidate) []Candidate {
 		if e.usableLocked() && e.servesLocked(model) {
 			for j := range e.ranks {
 				r := &e.ranks[j]
-				dst = append(dst, Candidate{Target{i, j}, e.config.Name, e.config.Role, r.prefiller(now), r.decoder()})
+				dst = append(dst, Candidate{Target{i, j}, e.config.Name, e.config.Role, e.health.since, r.prefiller(now), r.decoder()})
 			}
 		}
 		e.mu.Unlock()

@@ -51,8 +51,8 @@ type Config struct {
 	MaxInFlight, MaxWaiting int
 	// Attempts is how many engines a request is sent to at most.
 	Attempts int
-	// FirstByteTimeout is how long an engine may take for the first byte; 0: as long as it
-	// wants.
+	// FirstByteTimeout is how long an engine may take for the first byte of a stream; 0: as
+	// long as it wants.
 	FirstByteTimeout time.Duration
 
 	// Decisions is how many are remembered.

@@ -80,11 +80,12 @@ func outgoing(ctx context.Context, e *fleet.Engine, to fleet.Target, in *http.Re
 }
 
 // send sends a request to an engine and waits for the first bytes of its answer's body.
-// Until it returns nothing was said to the client.
-func (r *Router) send(ctx context.Context, to fleet.Target, in *http.Request, content []byte) (*answer, error) {
+// Until it returns nothing was said to the client. Of an answer that is not streamed the
+// first bytes come with the last.
+func (r *Router) send(ctx context.Context, to fleet.Target, in *http.Request, content []byte, streamed bool) (*answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := func() { cancel(nil) }
-	if r.config.FirstByteTimeout > 0 {
+	if r.config.FirstByteTimeout > 0 && streamed {
 		timer := time.AfterFunc(r.config.FirstByteTimeout, func() { cancel(errLate) })
 		defer timer.Stop()
 	}
@@ -189,7 +190,6 @@ func (r *Router) failed(to fleet.Target, err error) {
 	case errors.Is(err, errLate), errors.Is(err, errOverloaded), errors.Is(err, fleet.ErrEngineDown):
 	case errors.As(err, &op) && op.Op == "dial" && !op.Timeout():
 		r.fleet.Refused(to.Engine, err)
-		r.placer.gone(to.Engine)
 	default:
 		r.fleet.Broken(to.Engine)
 	}

@@ -57,7 +57,8 @@ func prefixHashes(seed uint64, salt string, tokens []byte, dst []uint64) []uint6
 }
 
 // sent notes that a prompt was sent somewhere.
-func (h *history) sent(hashes []uint64, to fleet.Target, until time.Time) {
+func (h *history) sent(hashes []uint64, to fleet.Target, now time.Time) {
+	until := now.Add(historyKeeps)
 	for _, hash := range hashes {
 		p := h.places[hash]
 		if p == nil {
@@ -83,21 +84,12 @@ func (h *history) sent(hashes []uint64, to fleet.Target, until time.Time) {
 	}
 }
 
-// forget takes an engine out: it is down, and what it had with it.
-func (h *history) forget(engine int) {
-	for _, p := range h.places {
-		for i := range p {
-			if p[i].to.Engine == engine {
-				p[i].until = time.Time{}
-			}
-		}
-	}
-}
-
 // sentTo is how many of a prompt's tokens an engine was sent before.
 type sentTo struct {
 	to     fleet.Target
 	tokens int
+	// since is when the oldest part of it was sent.
+	since time.Time
 }
 
 // matches returns who was sent how much of a prompt, as far as that counts: few, for
@@ -121,6 +113,9 @@ func (h *history) matches(hashes []uint64, now time.Time) []sentTo {
 			}
 			if at >= 0 && found[at].tokens == n*historyTokens {
 				found[at].tokens += historyTokens
+				if sent := p[i].until.Add(-historyKeeps); n == 0 || sent.Before(found[at].since) {
+					found[at].since = sent
+				}
 				goesOn = true
 			}
 		}

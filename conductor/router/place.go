@@ -121,7 +121,7 @@ func (p *placer) place(ctx context.Context, r *request, among choice) (placed, n
 		return out, somebody
 	}
 	p.begin(ctx, r, &d, &out)
-	p.history.sent(r.hashes, prefill.Target, now.Add(historyKeeps))
+	p.history.sent(r.hashes, prefill.Target, now)
 	out.copy = p.hot(r, prefillers, now)
 	return out, somebody
 }
@@ -158,7 +158,7 @@ func (p *placer) gather(r *request, held map[rankName]holding, follows map[strin
 		c.Prefill.LocalBlocks = h.local
 		for _, s := range sent {
 			// What it was sent it has, or will have when the request's turn comes.
-			if s.to == c.Target && (!follows[c.Name] || c.Prefill.Outstanding > 0) {
+			if s.to == c.Target && !s.since.Before(c.Since) && (!follows[c.Name] || c.Prefill.Outstanding > 0) {
 				c.Prefill.LocalBlocks = max(h.local, min(s.tokens, r.count))
 			}
 		}
@@ -259,13 +259,6 @@ func (p *placer) redecide(ctx context.Context, r *request, out *placed, not []in
 func (p *placer) priority(r *request, work time.Duration, now time.Time) int {
 	const span = 1 << 36 // two years
 	return r.wishes.priority*span + int(p.scheduler.Priority(now.Sub(p.began), work).Milliseconds())
-}
-
-// gone says that what an engine had it has no more.
-func (p *placer) gone(engine int) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.history.forget(engine)
 }
 
 // explain writes a decision down.

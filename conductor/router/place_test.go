@@ -133,6 +133,24 @@ func TestTogether(t *testing.T) {
 	s.idle()
 }
 
+// TestARestartedEngineIsEmpty: without an index, what was sent to an engine before it was
+// out is not taken for cached.
+func TestARestartedEngineIsEmpty(t *testing.T) {
+	s := newSite(t, 1, func(o *siteOptions) { o.noIndex = true })
+	text := completion(long("text ", 800))
+	s.post(pathCompletions, text)
+	if got := s.post(pathCompletions, text); got.header.Get(headerCached) != "768" {
+		t.Errorf("%v", got.header)
+	}
+	s.engines[0].kill()
+	s.until("it is out", func() bool { return s.fleet.Usable() == 0 })
+	s.engines[0].start(t)
+	s.until("it is back", func() bool { return s.fleet.Usable() == 1 })
+	if got := s.post(pathCompletions, text); got.header.Get(headerCached) != "0" {
+		t.Errorf("%v", got.header)
+	}
+}
+
 // TestOnlyWhoServesIt: models, adapters, salts and tenants are kept apart.
 func TestOnlyWhoServesIt(t *testing.T) {
 	s := newSite(t, 2)

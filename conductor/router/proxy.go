@@ -227,7 +227,7 @@ func (c *call) attempt(ctx context.Context, out *placed, last bool) (*answer, fl
 			return nil, to, err
 		}
 	}
-	a, err := c.router.send(out.ctx, out.decode, c.in, c.content(out)) //nolint:contextcheck // it is ctx, and ends with the engine
+	a, err := c.router.send(out.ctx, out.decode, c.in, c.content(out), c.request.streamed) //nolint:contextcheck // it is ctx, and ends with the engine
 	if err != nil {
 		return nil, out.decode, err
 	}

@@ -344,7 +344,7 @@ func TestAdmission(t *testing.T) {
 func TestHungEngines(t *testing.T) {
 	s := newSite(t, 2, func(o *siteOptions) { o.config.Policy, o.config.FirstByteTimeout = RoundRobin, 300*time.Millisecond })
 	s.engines[0].do(hangs)
-	if got := s.post(pathCompletions, completion("x")); got.status != http.StatusOK || got.engine() != "b" {
+	if got := s.post(pathCompletions, completion("x", `"stream":true`)); got.status != http.StatusOK || got.engine() != "b" {
 		t.Errorf("%+v", got)
 	}
 	mustContain(t, s.decision().Attempts[0].Error, "no first byte in time")

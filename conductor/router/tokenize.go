@@ -30,7 +30,10 @@ type tokenizer struct {
 	// answer is there for the next.
 	timeout time.Duration
 	turn    atomic.Uint64
-	// running questions are waited for by close, and end with lifetime.
+	// running questions are waited for by close, and end with lifetime. mu guards closed,
+	// after which none begins.
+	mu       sync.Mutex
+	closed   bool
 	running  sync.WaitGroup
 	lifetime context.Context //nolint:containedctx // of questions, which outlive requests
 	cancel   context.CancelFunc
@@ -44,6 +47,9 @@ func newTokenizer(f *fleet.Fleet, transport http.RoundTripper, maxBytes int64) *
 
 // close ends all questions.
 func (t *tokenizer) close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
 	t.cancel()
 	t.running.Wait()
 }
@@ -57,11 +63,14 @@ const (
 
 // ids returns a request's token ids, as far as they are known until ctx ends.
 func (t *tokenizer) ids(ctx context.Context, model, question, authorization string) ([]byte, error) {
-	if t.lifetime.Err() != nil {
-		return nil, errTokenize
-	}
 	sum := sha256.Sum256([]byte(question))
 	return t.cache.get(ctx, sum, func(answer func([]byte, error)) { //nolint:contextcheck // the question outlives who asks it
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.closed {
+			answer(nil, fmt.Errorf("%w: the router ends", errTokenize))
+			return
+		}
 		t.running.Go(func() { answer(t.ask(model, question, authorization)) })
 	})
 }
