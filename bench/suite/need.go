@@ -39,11 +39,11 @@ func needTraces(s *Setting) string {
 	return ""
 }
 
-// needFile: a benchmark that is not in every copy of the repository.
-func needFile(path string) Need {
+// needFile: a file or folder of the repository that something makes.
+func needFile(path, made string) Need {
 	return func(s *Setting) string {
 		if _, err := os.Stat(filepath.Join(s.Root, path)); err != nil {
-			return fmt.Sprintf("%s is not there", path)
+			return fmt.Sprintf("no %s: run %s", path, made)
 		}
 		return ""
 	}

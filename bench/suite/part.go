@@ -75,6 +75,6 @@ func (p *Part) limit(b Budget) time.Duration {
 func All() []Part {
 	return []Part{
 		daemons(), lookups(), clusterLookups(), datapaths(), microbenchmarks(), besideVLLM(), clusterCalls(),
-		cachePolicies(), retentions(), simulator(), hooks(), hookSteps(), replays(), comparison(), indexers(),
+		cachePolicies(), retentions(), simulator(), hooks(), hookSteps(), indexers(), routers(), gpu(), replays(), comparison(),
 	}
 }

@@ -17,7 +17,7 @@ func comparison() Part {
 			if s.Budget == Quick {
 				return append(args, "--with", "null,intree,ours", "--parts", "warm", "--models", "kv2k", "--tokens", "2000", "--prompts", "2", "--rounds", "6")
 			}
-			if needFile("build/peers/lmcache")(s) != "" {
+			if needFile("build/peers/lmcache", "make setup-bench")(s) != "" {
 				args = append(args, "--with", "none,null,intree,ours")
 			}
 			return args

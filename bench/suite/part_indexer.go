@@ -9,7 +9,7 @@ import (
 
 func indexers() Part {
 	return Part{
-		Name: "indexer", Title: "The index of KV-cache events beside a peer's, the same events and questions by turns", Needs: []Need{needFile("build/peers/llmd")},
+		Name: "indexer", Title: "The index of KV-cache events beside a peer's, the same events and questions by turns", Needs: []Need{needFile("build/peers/llmd", "scripts/setup.sh --with-indexers")},
 		Quick: 120 * time.Second, Full: 60 * time.Minute,
 		Command: func(s *Setting) []string {
 			return []string{

@@ -11,7 +11,7 @@ import (
 func replays() Part {
 	return Part{
 		Name: "replay", Title: "A trace replayed against real engines, one request at a time: without a store, ours, the in-tree connector's", Needs: []Need{needMooncake},
-		Quick: 200 * time.Second, Full: 2 * time.Hour,
+		Quick: 300 * time.Second, Full: 2 * time.Hour,
 		Command: func(s *Setting) []string {
 			args := []string{s.Python, "bench/replay/live.py", "--bench", s.Bench, "--binaries", s.Binaries, "--out", s.File("replay"), "--limit", strconv.Itoa(by(s, 40, 300)), "--rounds", strconv.Itoa(by(s, 1, 5))}
 			if s.Budget == Full && needTraces(s) == "" {

@@ -44,6 +44,10 @@ func samples() map[string]struct {
 			[]string{"warm, kv2k, 2000 tokens: overhead of null: 2 ms []", "warm, kv2k, 2000 tokens: overhead of intree: 10 ms []", "warm, kv2k, 2000 tokens: overhead of ours: 8 ms [<= 6: MISSED]"}},
 		"replay": {readReplays, `{"trace": "t", "baseline": "none", "rounds": 1, "systems": [{"name": "none", "requests": 10, "answered": 10, "as_expected": 5, "mean_ms": 100}, {"name": "ours", "requests": 10, "answered": 10, "as_expected": 9, "mean_ms": 50, "mean_ttft_ratio": {"value": 0.5, "low": 0.4, "high": 0.6}}]}`,
 			[]string{"t, none: share of requests as expected: 0.5 []", "t, none: mean time to first token: 100 ms []", "t, ours: share of requests as expected: 0.9 [>= 1: MISSED]", "t, ours: mean time to first token: 50 ms []"}},
+		"router": {readRouter, `{"requests_per_second": 200, "engines": 3, "prompt_tokens": 1024, "kinds": [{"prompts": "ids", "pairs": 100, "straight": {"median": 1, "p99": 2}, "through": {"median": 1.5, "p99": 4}, "added_median": {"value": 0.5, "low": 0.4, "high": 0.6}}]}`,
+			[]string{"ids: added to the median: 0.5 ms []", "ids: p99 through the router: 4 ms []"}},
+		"gpu": {readGPU, `{"device": "x", "findings": [{"check": "bandwidth", "ok": false, "figures": {"GB/s": 20.5, "way": "kernel"}}]}`,
+			[]string{"bandwidth: holds: 0 [>= 1: MISSED]", "bandwidth: GB/s: 20.5 []"}},
 		"indexer": {readIndexer, `{"asks": [{"system": "x", "form": "f", "tokens": 100, "hit": true, "round": 0, "median_ns": 2000000}]}`, []string{"query, 100 tokens, hit, f: x: 2 ms []"}},
 	}
 }

@@ -165,7 +165,7 @@ func TestAll(t *testing.T) {
 
 func TestNeeds(t *testing.T) {
 	s := testSetting(t)
-	for name, need := range map[string]Need{"python": needPython, "mooncake": needMooncake, "traces": needTraces, "file": needFile("x")} {
+	for name, need := range map[string]Need{"python": needPython, "mooncake": needMooncake, "traces": needTraces, "file": needFile("x", "make x")} {
 		if why := need(s); why == "" {
 			t.Errorf("%s is there", name)
 		}
@@ -176,7 +176,7 @@ func TestNeeds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, need := range map[string]Need{"python": needPython, "mooncake": needMooncake, "traces": needTraces, "file": needFile("x")} {
+	for name, need := range map[string]Need{"python": needPython, "mooncake": needMooncake, "traces": needTraces, "file": needFile("x", "make x")} {
 		if why := need(s); why != "" {
 			t.Errorf("%s: %s", name, why)
 		}

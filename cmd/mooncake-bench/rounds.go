@@ -35,7 +35,7 @@ Example:
 		},
 		Action: func(c *cli.Context) error {
 			if !c.Args().Present() {
-				return errors.New("rounds takes replays: SYSTEM@ROUND=CSV ...")
+				return errors.New("rounds takes replays, each as SYSTEM@ROUND=CSV")
 			}
 			var named []namedReplay
 			for _, word := range c.Args().Slice() {
