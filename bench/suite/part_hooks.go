@@ -11,7 +11,7 @@ import (
 func hooks() Part {
 	return Part{
 		Name: "hooks", Title: "Time inside connector hooks of two real engines, ours and the in-tree connector's", Needs: []Need{needMooncake},
-		Quick: 150 * time.Second, Full: 20 * time.Minute,
+		Quick: 240 * time.Second, Full: 20 * time.Minute,
 		Command: func(s *Setting) []string {
 			return []string{s.Python, "bench/hooks/run.py", "--rounds", strconv.Itoa(by(s, 3, 9)), "--prompts", strconv.Itoa(by(s, 5, 12)), "--json", s.File("hooks.json")}
 		},

@@ -14,9 +14,9 @@ import (
 func simulator() Part {
 	return Part{
 		Name: "sim", Title: "The simulated cluster of the papers, their figures beside", Needs: []Need{needTraces},
-		Quick: 120 * time.Second, Full: 30 * time.Minute,
+		Quick: 150 * time.Second, Full: 30 * time.Minute,
 		Command: func(s *Setting) []string {
-			return []string{s.Bench, "sim", "report", "--json", "--seeds", strconv.Itoa(by(s, 2, 5)), "--trace", s.trace("conversation"), "--trace", s.trace("synthetic")}
+			return []string{s.Bench, "sim", "report", "--json", "--seeds", strconv.Itoa(by(s, 1, 5)), "--trace", s.trace("conversation"), "--trace", s.trace("synthetic")}
 		},
 		Read: func(s *Setting) (*Found, error) { return readSim(s.Output("sim")) },
 	}
