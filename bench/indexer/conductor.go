@@ -28,7 +28,7 @@ func (c Conductor) Command(folder string, port, threads int) (program string, ar
 	config := filepath.Join(folder, "conductor_config.json")
 	// A folder that can't be written to shows when the daemon can't read its file.
 	_ = os.WriteFile(config, fmt.Appendf(nil, `{"http_server_port":%d,"kvevent_instance":{}}`, port), 0o600)
-	return c.Program, []string{"run"}, []string{"CONDUCTOR_CONFIG_PATH=" + config, "GOMAXPROCS=" + strconv.Itoa(threads)}
+	return c.Program, nil, []string{"CONDUCTOR_CONFIG_PATH=" + config, "GOMAXPROCS=" + strconv.Itoa(threads)}
 }
 
 // Register implements Dialect.

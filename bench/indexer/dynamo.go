@@ -29,12 +29,6 @@ func (Dynamo) Register(engine int, endpoint string, blockTokens int) (path strin
 	return "/register", fmt.Appendf(nil, `{"instance_id":%d,"endpoint":%q,"model_name":%q,"block_size":%d,"dp_rank":0}`, engine+1, endpoint, workload.Model, blockTokens)
 }
 
-// Forms of questions.
-const (
-	formJSON   = "JSON"
-	formBinary = "binary"
-)
-
 // Forms implements Dialect.
 func (Dynamo) Forms() []string { return []string{formJSON} }
 
@@ -61,15 +55,4 @@ func (Dynamo) Held(answer []byte) (map[string]int, error) {
 		}
 	}
 	return held, nil
-}
-
-// appendTokens writes numbers with commas between.
-func appendTokens(dst []byte, tokens []uint32) []byte {
-	for i, token := range tokens {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = strconv.AppendUint(dst, uint64(token), 10)
-	}
-	return dst
 }

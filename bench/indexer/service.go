@@ -11,28 +11,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/mooncake-sidecar/sidecar/bench/indexer/workload"
 )
-
-// Dialect is how a service is started and spoken to.
-type Dialect interface {
-	Name() string
-	// Command starts the service. It may keep files in the folder, which is empty.
-	Command(folder string, port, threads int) (program string, args, env []string)
-	// Register is the request that makes the service follow an engine's events.
-	Register(engine int, endpoint string, blockTokens int) (path string, body []byte)
-	// Forms of questions, and Question in one of them.
-	Forms() []string
-	Question(form string, tokens []uint32, blockTokens int) (path, contentType string, body []byte)
-	// Held reads an answer: how many tokens each engine holds that holds any.
-	Held(answer []byte) (map[string]int, error)
-}
 
 // Service is an indexer behind sockets.
 type Service struct {
@@ -311,33 +294,4 @@ func (s *Service) Close() error {
 	err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
 	_ = cmd.Wait() // how it ends when it is told to is its own affair
 	return err
-}
-
-// residentBytes is the memory of a process that is in use and its own.
-func residentBytes(pid int) (int64, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	if err != nil {
-		return 0, fmt.Errorf("reading a process's memory: %w", err)
-	}
-	for line := range strings.Lines(string(text)) {
-		if kib, found := strings.CutPrefix(line, "RssAnon:"); found {
-			n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(kib), " kB"), 10, 64)
-			if err != nil {
-				return 0, fmt.Errorf("reading a process's memory: %w", err)
-			}
-			return n << 10, nil
-		}
-	}
-	return 0, fmt.Errorf("/proc/%d/status has no RssAnon", pid) //nolint:err113 // an old kernel
-}
-
-// processTime is the processor time of a process, all of its threads together.
-func processTime(pid int) (time.Duration, error) {
-	// A process's clock has a number made of its own: see clock_getcpuclockid(3).
-	const scheduled = 2
-	var t unix.Timespec
-	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &t); err != nil {
-		return 0, fmt.Errorf("reading a process's time: %w", err)
-	}
-	return time.Duration(t.Nano()), nil
 }

@@ -60,9 +60,9 @@ class Refused(RuntimeError):
 class Conductor:
     """Starts the program in an empty directory. `configuration` is what conductor_config.json says besides the port."""
 
-    def __init__(self, directory: pathlib.Path, arguments: Sequence[str] = ("run",), configuration: dict | None = None, environment: dict | None = None):
+    def __init__(self, directory: pathlib.Path, arguments: Sequence[str] = (), configuration: dict | None = None, environment: dict | None = None):
         self.directory, self.port = directory, free_port()
-        self._arguments, self._environment = list(arguments), environment or {}
+        self._arguments, self._environment = [*arguments, "--listen", f"127.0.0.1:{self.port}"], environment or {}
         self._config = directory / "conductor_config.json"
         self._config.write_text(json.dumps({"http_server_port": self.port, "kvevent_instance": {}} | (configuration or {})))
         self._connection: http.client.HTTPConnection | None = None

@@ -142,3 +142,21 @@ def test_many_engines_at_once(conductor, directory, function, ranks):
     caught_up(conductor, everybody)
     row = until(lambda: conductor.query(**request.query("model")), conductor.log)
     assert {name: r["longest_matched"] for name, r in row.items()} == {rank.name: 16 for rank in everybody}
+
+
+def test_by_hash(conductor, ranks, prompts):
+    """vLLM's own hashes ask for the same as tokens do, those of salted prompts and of adapters' as well."""
+    rank = ranks("engine")
+    register(conductor, rank)
+    for _ in range(4 * STEPS):
+        rank.step()
+    caught_up(conductor, [rank])
+    hits = 0
+    for request in prompts.known():
+        answer = conductor.post(
+            "/query_by_hash", model="model", block_size=4, seq_hashes=request.external(), cache_salt=request.cache_salt, lora_name=request.adapter
+        )
+        held = 4 * rank.held(request)
+        assert answer["default"]["engine"]["longest_matched"] == held, request.query("model")
+        hits += held > 0
+    assert hits > 50
