@@ -53,14 +53,11 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (%d): %s", e.Call, e.Name, e.Code, e.Text)
 }
 
-// Is makes errors.Is(err, Code) work.
-func (e *Error) Is(target error) bool {
-	code, ok := target.(Code)
-	return ok && code == e.Code
+// In reports whether err is, or wraps, an Error of this code.
+func (c Code) In(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Code == c
 }
-
-// Error implements error, so that a Code can be the target of errors.Is.
-func (c Code) Error() string { return fmt.Sprintf("CUDA error %d", int(c)) }
 
 // Lost reports whether err is one after which the context, and with it all that
 // this process does with the device, is of no use any more: what was enqueued is

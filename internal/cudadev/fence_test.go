@@ -32,18 +32,16 @@ func loadFenceHolds(t *testing.T, way Way, broken bool) bool {
 	done := e.begin(ctx, worker.Load, nil, batch)
 	r.double.AwaitShut()
 	cancel()
-	var err error
 	if broken {
-		err = <-done // at once: that is what is broken
+		<-done // at once: that is what is broken
 	} else {
 		select {
-		case err = <-done:
+		case err := <-done:
 			t.Errorf("%v: done (%v) with the GPU held up", way, err)
 		default:
 		}
 		r.double.Open()
-		err = <-done
-		if !errors.Is(err, context.Canceled) {
+		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%v: %v", way, err)
 		}
 	}

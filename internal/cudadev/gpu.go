@@ -89,6 +89,9 @@ func (g *gpu) lost() error {
 	return nil
 }
 
+// dead reports whether the context is lost in a way that ended all that it did.
+func (g *gpu) dead() bool { return cuda.Lost(g.lost()) }
+
 // note returns err, and remembers it if it is the end of the context.
 func (g *gpu) note(err error) error {
 	if err == nil || !cuda.Lost(err) {

@@ -165,7 +165,7 @@ func (s *slot) buffer(memory []byte) (at cuda.Address, n int, err error) {
 func (s *slot) enqueue() error {
 	s.busy = true
 	err := s.gpu.note(s.give())
-	if s.gpu.lost() == nil {
+	if !s.gpu.dead() {
 		s.certainly(func() error { return s.gpu.Record(s.done, s.stream) })
 	}
 	if lost := s.gpu.lost(); lost != nil {
@@ -193,7 +193,7 @@ func (s *slot) give() error {
 // finish waits until the GPU is through with the launch.
 func (s *slot) finish() error {
 	s.busy = false
-	if s.gpu.lost() == nil {
+	if !s.gpu.dead() {
 		s.certainly(func() error { return s.gpu.Await(s.done) })
 	}
 	return s.gpu.lost()
@@ -206,21 +206,12 @@ const uncertain = 100 * time.Millisecond
 // otherwise the GPU may still be copying, and nobody may be told that it is not.
 // The process is to end then; this waits for it.
 func (s *slot) certainly(do func() error) {
-	for timer := (*time.Timer)(nil); ; {
+	for {
 		err := do()
-		if err == nil {
-			return
-		}
-		if cuda.Lost(s.gpu.note(err)) {
+		if err == nil || cuda.Lost(s.gpu.note(err)) {
 			return
 		}
 		s.gpu.unsure(err)
-		if timer == nil {
-			timer = time.NewTimer(uncertain)
-			defer timer.Stop()
-		} else {
-			timer.Reset(uncertain)
-		}
-		<-timer.C
+		time.Sleep(uncertain)
 	}
 }

@@ -63,8 +63,8 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 		log.Warn("stores run at the priority of everything else: it can't be lowered here", "error", err)
 	}}
 	cores := runtime.GOMAXPROCS(0) // background work will add to these
-	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
 	pool := cudadev.NewPool()
+	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold
 	chunks, closeStore, err := connectStore(storeEdge{dir, pool}, background.Run, log)
 	if err != nil {
 		return err
