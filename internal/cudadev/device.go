@@ -128,6 +128,7 @@ func (d *Device) release() {
 	}
 	g := d.gpu
 	d.gpu = nil
+	d.cfg.Log.Info("no engine is on the GPU: its context is given back", "since_start", d.Stats())
 	if err := g.close(); err != nil {
 		d.cfg.Log.Warn("give the GPU back", "error", err)
 	}

@@ -203,5 +203,8 @@ func (s *hostSegment) pinStep(g *gpu) (moved, more bool) {
 	s.steps = append(s.steps, step{from: s.at, to: to, host: host})
 	s.mu.Unlock()
 	s.at = to
+	if to == size {
+		g.cfg.Log.Info("the GPU reaches the store's memory", "bytes", size)
+	}
 	return true, true
 }
