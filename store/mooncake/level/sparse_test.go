@@ -154,6 +154,38 @@ func TestEachRankIsAskedFor(t *testing.T) {
 	})
 }
 
+// TestEndBeingPut: where a chain ends some ranks may have put their shards and others
+// not yet: that is no hit, whichever shard a question is about, and mostly no doubt.
+func TestEndBeingPut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, shards, whole = 600, 8, 401
+		r := newRanked(t, shards, kv.FullAttention)
+		for i := range whole {
+			r.set(i)
+		}
+		for i := whole; i < whole+8; i++ {
+			for shard := range shards / 2 {
+				r.cluster.Set(r.key(i, shard), bytes.Repeat([]byte{1}, shardBytes))
+			}
+		}
+		exact := 0
+		for range 2 * shards {
+			before := r.Stats().Doubts
+			r.asks(n)
+			if got := r.hit(n); got != whole {
+				t.Errorf("a hit of %d, want %d", got, whole)
+			}
+			if r.Stats().Doubts == before {
+				exact++
+			}
+			time.Sleep(2 * time.Minute)
+		}
+		if exact == 0 {
+			t.Error("there was always a doubt")
+		}
+	})
+}
+
 // TestDoubts: holes and parts that a sparse question sees are answered exactly, and so
 // is all for a while after it. With many, as a cluster has that evicts, it sees one;
 // what it does not see a load does, once.
