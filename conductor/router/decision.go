@@ -65,7 +65,9 @@ type Candidate struct {
 	Objective float64 `json:"objective"`
 	TBT       float64 `json:"tbt"`
 	Sequences int     `json:"sequences"`
-	Chosen    bool    `json:"chosen,omitempty"`
+	// Busy: its tokens would come more slowly than the request's objective.
+	Busy   bool `json:"busy,omitempty"`
+	Chosen bool `json:"chosen,omitempty"`
 }
 
 // Attempt is one that failed.

@@ -277,6 +277,10 @@ func (p *placer) explain(r *request, d *scheduler.Decision, held map[rankName]ho
 			TBT: p.fleet.Costs().Iteration(c.Decode.Sequences+1, c.Decode.ContextTokens+int64(r.count)).Seconds() * c.Decode.Slowness, Sequences: c.Decode.Sequences,
 			Chosen: at == d.Prefill,
 		}
+		if t.Queue >= farAway {
+			away := farAway.Seconds()
+			v.Busy, v.Queue, v.TTFT, v.Objective = true, v.Queue-away, v.TTFT-away, v.Objective-away
+		}
 		if t.Source != scheduler.Nobody {
 			v.Source = p.candidates[prefillers[t.Source]].Name
 		}

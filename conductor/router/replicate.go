@@ -85,7 +85,11 @@ func (r *Router) carryOut(ctx context.Context, o *copyOrder) {
 		}
 	}
 	if errors.Is(err, ErrNoStore) {
-		err = r.warm(ctx, o.to, o.request, o.tokens, nil)
+		n := len(o.tokens) / tokenBytes
+		work := r.fleet.Costs().Work(n, 0)
+		counted, flight := r.fleet.Begin(ctx, o.to, fleet.Load{Tokens: n, Prefill: true, Work: work, First: work, Blind: true})
+		defer flight.End()
+		err = r.warm(counted, o.to, o.request, o.tokens, nil)
 	}
 	if err != nil {
 		r.counts.copiesFailed.Add(1)

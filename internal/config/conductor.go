@@ -75,6 +75,9 @@ type Routing struct {
 	MaxInFlight, MaxWaiting int
 	// Attempts is how many engines a request is sent to at most. Default 3.
 	Attempts int
+	// CopyAfter uses in a minute, for each engine that has it, a prefix is copied to one more;
+	// 0: none is.
+	CopyAfter int
 	// SendTokens and SendPriority are the router's of the same names.
 	SendTokens, SendPriority bool
 }
@@ -206,6 +209,9 @@ func (r *Routing) faults() (faults []error) {
 		if n < 1 || n > 1<<20 {
 			faults = append(faults, fault(key, "%d; want 1 to %d", n, 1<<20))
 		}
+	}
+	if r.CopyAfter < 0 || r.CopyAfter > 1<<20 {
+		faults = append(faults, fault("copy_after", "%d; want 0 (never) to %d", r.CopyAfter, 1<<20))
 	}
 	if r.Attempts < 1 || r.Attempts > 16 {
 		faults = append(faults, fault("attempts", "%d; want 1 to 16", r.Attempts))
@@ -358,6 +364,7 @@ func (r *Routing) fields() []Field {
 		of("max_in_flight", "4096", "serve: `requests` at engines at a time").number(&r.MaxInFlight),
 		of("max_waiting", "1024", "serve: `requests` that wait beside them").number(&r.MaxWaiting),
 		of("attempts", "3", "serve: `engines` that a request is sent to at most").number(&r.Attempts),
+		of("copy_after", "0", "serve: `uses` of a prefix in a minute, for each engine that has it, after which one more gets a copy; 0 is never").number(&r.CopyAfter),
 		of("send_tokens", "false", "serve: send a completion's token ids in place of its prompt").bool(&r.SendTokens),
 		of("send_priority", "false", "serve: send the scheduler's priority to engines; they need --scheduling-policy priority").bool(&r.SendPriority),
 	}

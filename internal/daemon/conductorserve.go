@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
 	"github.com/mooncake-sidecar/sidecar/conductor/router"
@@ -62,12 +63,18 @@ func newRouting(cfg *config.ConductorConfig, engines []config.Engine, index rout
 	return r, nil
 }
 
+// minCopyTokens is the shortest prefix that is worth a copy.
+const minCopyTokens = 1024
+
 // routerConfig is the router's part of the configuration.
 func routerConfig(cfg *config.ConductorConfig) router.Config {
 	rules := router.Config{
 		Policy: scheduler.Strategy(cfg.Policy), Pooled: cfg.Pooled, TTFT: cfg.TTFT, TBT: cfg.TBT, TokenizeTimeout: cfg.TokenizeTimeout,
 		SendTokens: cfg.SendTokens, SendPriority: cfg.SendPriority, MaxBodyBytes: int64(cfg.MaxBodyBytes), //nolint:gosec // a gibibyte at most
 		MaxInFlight: cfg.MaxInFlight, MaxWaiting: cfg.MaxWaiting, Attempts: cfg.Attempts,
+	}
+	if cfg.CopyAfter > 0 {
+		rules.Replication = scheduler.ReplicationOptions{Uses: float64(cfg.CopyAfter), HalfLife: time.Minute, MinBlocks: minCopyTokens}
 	}
 	rules.SetDefaults()
 	rules.Scheduler.Admission = scheduler.Admission(cfg.Admission)
