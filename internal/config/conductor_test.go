@@ -118,7 +118,7 @@ func TestConductorFaults(t *testing.T) {
 		"seed":               {"x", "seed"},
 		"ttft":               {"-1s", "ttft"},
 		"attempts":           {"99", "attempts"},
-		"copy_after":         {"-1", "copy_after"},
+		"copy-after":         {"-1", "copy_after"},
 		"max-waiting":        {"-1", "max_waiting"},
 		"tokenize-timeout":   {"1ns", "tokenize_timeout"},
 	} {
