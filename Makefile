@@ -5,7 +5,7 @@ SHELL := /bin/bash
 VERSION   ?= $(shell sed -n 's/^__version__ = "\(.*\)"$$/\1/p' pyshim/mooncake_sidecar/__init__.py)
 LDFLAGS   := -X github.com/mooncake-sidecar/sidecar/internal/version.Version=$(VERSION)
 GOFLAGS_  := -trimpath -ldflags '$(LDFLAGS)'
-BINARIES  := mooncake-lookupd mooncake-worker mooncake-bench
+BINARIES  := mooncake-lookupd mooncake-worker mooncake-conductor mooncake-bench
 GOLANGCI_LINT_VERSION := v2.12.2
 TOOLS     := build/tools/bin
 PYTHON     = $(shell scripts/setup.sh --print-python)
@@ -61,7 +61,7 @@ test: setup-peers build build-faults ## everything CI runs, vLLM included
 	$(MAKE) --no-print-directory test-race
 	$(MAKE) --no-print-directory -j2 --output-sync=target test-chaos test-beside-chaos
 	$(MAKE) --no-print-directory test-end-to-end
-	$(PYTEST) tests/soak tests/cluster
+	$(PYTEST) tests/soak tests/cluster tests/conductor
 	$(MAKE) --no-print-directory soak SOAK_MINUTES=3 SEED=7 SOAK='--kind sliding --disk off --slow on'
 
 .PHONY: test-wheel-root
@@ -71,6 +71,16 @@ test-wheel-root: setup-peers ## the wheel in roots of older distributions, the u
 .PHONY: test-fast
 test-fast: system ## Go tests and house rules, without vLLM
 	$(MAKE) --no-print-directory test-go
+
+.PHONY: test-conductor
+test-conductor: setup-peers build ## the conductor against vLLM's block pool, publisher and hashes
+	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 ./tests/conductor/...
+	$(PYTEST) tests/conductor
+
+# Three engines at a time: it wants the machine to itself.
+.PHONY: test-conductor-engines
+test-conductor-engines: setup-peers build ## mooncake-conductor serve in front of three real engines
+	$(PYTEST) -s tests/conductor/engines
 
 .PHONY: test-python
 test-python: test-upstream
@@ -156,6 +166,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	scripts/fuzz.sh 60s
 	$(MAKE) --no-print-directory soak SOAK_MINUTES=60 SEED=0
 	$(MAKE) --no-print-directory test-wheel-root
+	$(MAKE) --no-print-directory test-conductor-engines
 
 # BENCH is quick (a quarter of an hour at most on two cores) or full (hours); ONLY names
 # benchmarks: ONLY=lookup,hooks. A failed one does not end the rest.

@@ -25,7 +25,7 @@ import licences
 
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "wheel"
-COMMANDS = ("mooncake-lookupd", "mooncake-worker", "mooncake-bench")
+COMMANDS = ("mooncake-lookupd", "mooncake-worker", "mooncake-conductor", "mooncake-bench")
 GLIBC = (2, 17)
 PLATFORM_TAG = f"manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64"
 TARGET = f"x86_64-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"

@@ -49,6 +49,11 @@ def worker() -> None:
     _run("mooncake-worker")
 
 
+def conductor() -> None:
+    """Become mooncake-conductor."""
+    _run("mooncake-conductor")
+
+
 def bench() -> None:
     """Become mooncake-bench."""
     _run("mooncake-bench")

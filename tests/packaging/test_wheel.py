@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from conftest import REPOSITORY, build_wheel
 
-PROGRAMS = ("mooncake-lookupd", "mooncake-worker", "mooncake-bench")
+PROGRAMS = ("mooncake-lookupd", "mooncake-worker", "mooncake-conductor", "mooncake-bench")
 # What every glibc has. libstdc++, libzmq and their friends are in the programs.
 ALLOWED = {"libc.so.6", "libpthread.so.0", "libdl.so.2", "librt.so.1", "libm.so.6", "libresolv.so.2", "ld-linux-x86-64.so.2"}
 
