@@ -82,16 +82,16 @@ func New(opts *Options) *Indexer {
 }
 
 // Register begins to follow a service; it does not wait for the publisher.
-func (x *Indexer) Register(_ context.Context, service contract.Service) (contract.Registered, error) {
-	return x.register(service, false)
+func (x *Indexer) Register(ctx context.Context, service contract.Service) (contract.Registered, error) {
+	return x.register(ctx, service, false)
 }
 
 // RegisterStatic is Register of a service of the configuration, for which Unready waits.
-func (x *Indexer) RegisterStatic(_ context.Context, service contract.Service) (contract.Registered, error) {
-	return x.register(service, true)
+func (x *Indexer) RegisterStatic(ctx context.Context, service contract.Service) (contract.Registered, error) {
+	return x.register(ctx, service, true)
 }
 
-func (x *Indexer) register(service contract.Service, static bool) (contract.Registered, error) {
+func (x *Indexer) register(ctx context.Context, service contract.Service, static bool) (contract.Registered, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
@@ -107,13 +107,14 @@ func (x *Indexer) register(service contract.Service, static bool) (contract.Regi
 		}
 		return registered, nil
 	}
-	x.startLocked(&member{service: service, static: static}, nil)
+	x.startLocked(ctx, &member{service: service, static: static}, nil)
 	x.fileLocked()
 	return registered, nil
 }
 
-// startLocked has a member's feed run. With a mark its source has what was known there.
-func (x *Indexer) startLocked(m *member, mark *feed.Mark) {
+// startLocked has a member's feed run, beyond the end of the call that ctx is of. With a mark
+// its source has what was known there.
+func (x *Indexer) startLocked(ctx context.Context, m *member, mark *feed.Mark) {
 	if m.source == nil {
 		m.source = x.index.Open(x.originLocked(&m.service))
 	}
@@ -121,8 +122,7 @@ func (x *Indexer) startLocked(m *member, mark *feed.Mark) {
 	m.feed = feed.New(&feed.Config{
 		Service: m.service, Source: m.source, Transport: x.opts.Transport, Gate: &x.gate, Resume: mark, Log: x.opts.Log, Times: x.opts.Times,
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	m.cancel = cancel
+	ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	x.members[m.service.Key()] = m
 	go func() {
 		defer close(m.done)

@@ -32,7 +32,7 @@ func Open(ctx context.Context, opts *Options) *Indexer {
 	log, keep := x.opts.Log, &opts.Keep
 	began := time.Now()
 	if keep.Dir != "" {
-		found, err := x.Load(keep.Dir, keep.Static)
+		found, err := x.Load(ctx, keep.Dir, keep.Static)
 		switch {
 		case err != nil:
 			log.Warn("the index can't begin with its snapshot", "dir", keep.Dir, "error", err)
@@ -74,7 +74,7 @@ func (x *Indexer) fetch(ctx context.Context, peer string) error {
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("indexer: %s answers %s", peer, answer.Status)
 	}
-	return x.Restore(answer.Body, x.opts.Keep.Static)
+	return x.Restore(ctx, answer.Body, x.opts.Keep.Static)
 }
 
 // save writes the directory's snapshot, if there is to be one.

@@ -98,7 +98,7 @@ func (x *Indexer) Save(dir string) (err error) {
 }
 
 // Load restores the snapshot of a directory, false when there is none.
-func (x *Indexer) Load(dir string, static []contract.Service) (found bool, err error) {
+func (x *Indexer) Load(ctx context.Context, dir string, static []contract.Service) (found bool, err error) {
 	file, err := os.Open(filepath.Join(dir, SnapshotFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -107,7 +107,7 @@ func (x *Indexer) Load(dir string, static []contract.Service) (found bool, err e
 		return false, fmt.Errorf("indexer: %w", err)
 	}
 	defer file.Close()
-	return true, x.Restore(file, static)
+	return true, x.Restore(ctx, file, static)
 }
 
 // write writes a snapshot while events wait.
@@ -140,7 +140,7 @@ func (x *Indexer) write(to io.Writer) error {
 // that have their keys, only they are taken. After an error the indexer knows nothing.
 //
 // REQUIRES: nothing was registered, and nobody asks yet.
-func (x *Indexer) Restore(from io.Reader, static []contract.Service) error {
+func (x *Indexer) Restore(ctx context.Context, from io.Reader, static []contract.Service) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r := bufio.NewReader(from)
@@ -163,7 +163,7 @@ func (x *Indexer) Restore(from io.Reader, static []contract.Service) error {
 	}
 	x.seed, x.index = seed, index
 	for i := range keep.known {
-		x.resumeLocked(&keep.known[i], &sources)
+		x.resumeLocked(ctx, &keep.known[i], &sources)
 	}
 	x.fileLocked()
 	return nil
@@ -207,7 +207,7 @@ func (k *keeper) take(origin prefixindex.Origin, tag []byte) bool {
 }
 
 // resumeLocked follows a service of a snapshot, with the next of the sources if it has one.
-func (x *Indexer) resumeLocked(one *saved, sources *[]prefixindex.Saved) {
+func (x *Indexer) resumeLocked(ctx context.Context, one *saved, sources *[]prefixindex.Saved) {
 	m := &member{service: one.Service, static: one.Static, restored: true}
 	if one.Mark != nil {
 		m.source = (*sources)[0].Source
@@ -219,5 +219,5 @@ func (x *Indexer) resumeLocked(one *saved, sources *[]prefixindex.Saved) {
 		}
 		return
 	}
-	x.startLocked(m, one.Mark)
+	x.startLocked(ctx, m, one.Mark)
 }

@@ -106,7 +106,7 @@ func TestRestartWithoutEngines(t *testing.T) {
 		t.Error(err)
 	}
 	second := newIndexer(t, options(transport))
-	if err := second.Restore(&again, nil); err != nil {
+	if err := second.Restore(t.Context(), &again, nil); err != nil {
 		t.Error(err)
 	}
 	if got := rowsOf(second, ask(1)); !slices.Equal(got, []row{{"a", 0, 2, 2, contract.Connecting, false}}) {
@@ -176,7 +176,7 @@ func TestRestoredServicesAndTheConfiguration(t *testing.T) {
 	static := []contract.Service{kept, serviceAt(ipcEndpoints(t), "changed", 0), serviceAt(ipcEndpoints(t), "taken", 0)}
 	static[0].Tenant = "" // as it is written
 	second := newIndexer(t, options(transport))
-	if err := second.Restore(bytes.NewReader(snapshot.Bytes()), static); err != nil {
+	if err := second.Restore(t.Context(), bytes.NewReader(snapshot.Bytes()), static); err != nil {
 		t.Fatal(err)
 	}
 	for i, existed := range []bool{true, false, false} {
@@ -221,7 +221,7 @@ func TestDamagedSnapshot(t *testing.T) {
 		opts := options(transport)
 		opts.Keep.Dir = dir
 		x := newIndexer(t, opts)
-		if found, err := x.Load(dir, nil); !found || !errors.Is(err, ErrSnapshot) {
+		if found, err := x.Load(t.Context(), dir, nil); !found || !errors.Is(err, ErrSnapshot) {
 			t.Errorf("%s: %v, %v", name, found, err)
 		}
 		if len(x.Services()) != 0 || x.Stats().Blocks != 0 {

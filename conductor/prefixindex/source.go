@@ -70,7 +70,8 @@ type Stats struct {
 // Open begins a stream. Two of one instance and rank are two: what either holds counts.
 func (x *Index) Open(origin Origin) *Source {
 	src := &Source{origin: origin, lanes: map[int]uint32{}, hasher: hasher{seed: x.opts.Seed}}
-	for !src.enter(x) {
+	for entered := false; !entered; {
+		entered = src.enter(x)
 	}
 	return src
 }

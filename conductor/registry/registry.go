@@ -33,7 +33,8 @@ func (r *Registry) Add(service contract.Service) (contract.Service, contract.Reg
 	known, ok := r.services[service.Key()]
 	switch {
 	case ok && known != service:
-		return service, contract.Registered{}, fmt.Errorf("registry: %w: %s is there with another %s; unregister it first", contract.ErrConflict, service.Key(), difference(&known, &service))
+		err := fmt.Errorf("registry: %w: %s is there with another %s; unregister it first", contract.ErrConflict, service.Key(), difference(&known, &service))
+		return service, contract.Registered{}, err
 	case ok:
 		return service, contract.Registered{Existed: true, Warnings: r.warningsLocked(&service)}, nil
 	case len(r.services) >= r.max:
