@@ -10,14 +10,14 @@ import (
 	"github.com/mooncake-sidecar/sidecar/bench/page"
 )
 
-// quiet is how many cores other work may use on a machine that counts as quiet.
-const quiet = .1
-
 // WriteHTML writes a page that opens without a network.
 func (r *Report) WriteHTML(out io.Writer) error {
 	p := page.Page{
 		Title: "Benchmarks of mooncake-sidecar", Lead: []string{r.sentence()}, Soft: r.Environment.sentences(r),
 		Tables: []page.Table{r.overview()},
+	}
+	if words := r.beside(); words != "" {
+		p.Lead = append(p.Lead, words)
 	}
 	if missed := r.missed(); len(missed.Rows) > 0 {
 		p.Sections = append(p.Sections, page.Section{Title: "Missed", Tables: []page.Table{missed}})

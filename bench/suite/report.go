@@ -55,6 +55,23 @@ func (r *Report) sentence() string {
 	return fmt.Sprintf("%d targets met, %d missed; %d of %d benchmarks failed or had no time; %.0f s in all.", met, missed, r.failed(), len(r.Entries), r.Seconds)
 }
 
+// quiet is how many cores other work may use on a machine that counts as quiet.
+const quiet = .1
+
+// beside says what other work means for the figures, "" of a quiet machine.
+func (r *Report) beside() string {
+	most := 0.0
+	for i := range r.Entries {
+		if l := r.Entries[i].Load; l != nil {
+			most = max(most, l.OtherCores)
+		}
+	}
+	if most <= quiet {
+		return ""
+	}
+	return fmt.Sprintf("Other work used up to %.1f of %d cores meanwhile: times beside it are longer than on a quiet machine, and a target of a time that was missed there says little.", most, r.Environment.CPUs)
+}
+
 // WriteText writes a table of the parts and what was missed.
 func (r *Report) WriteText(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -83,6 +100,9 @@ func (r *Report) WriteText(out io.Writer) error {
 				}
 			}
 		}
+	}
+	if words := r.beside(); words != "" {
+		fmt.Fprintln(out, words)
 	}
 	_, err := fmt.Fprintln(out, r.sentence())
 	return err

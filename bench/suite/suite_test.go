@@ -95,6 +95,18 @@ func TestRun(t *testing.T) {
 	}
 }
 
+func TestBeside(t *testing.T) {
+	r := &Report{Environment: Environment{}, Entries: []Entry{{State: NotHere}, {State: Failed, Load: &Load{OtherCores: .05}}}}
+	if words := r.beside(); words != "" {
+		t.Errorf("a quiet machine: %s", words)
+	}
+	r.Entries[1].Load.OtherCores = 1.5
+	var text, html bytes.Buffer
+	if err := errors.Join(r.WriteText(&text), r.WriteHTML(&html)); err != nil || !strings.Contains(text.String(), "up to 1.5 of") || !strings.Contains(html.String(), "up to 1.5 of") {
+		t.Errorf("%v: %s", err, &text)
+	}
+}
+
 func TestRunStopped(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	first := shell("first", "echo x >&2; sleep 1000", nil)
