@@ -34,12 +34,16 @@ def run(device, daemons: Daemons, arguments: list[str]):
     for shape in shapes:
         yield checks.bandwidth(device, daemons.directory, shape)
     yield checks.matmul_slowdown(device, daemons.directory, shapes[0])
-    yield checks.kills(device, daemons, [sys.executable, __file__, *arguments, "--directory", daemons.directory], shapes[0])
+    yield checks.kills(
+        device, daemons, [sys.executable, __file__, *arguments, "--directory", daemons.directory], shapes[0]
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", type=Path, default=ROOT / "bin", help="where mooncake-lookupd and mooncake-worker are")
+    parser.add_argument(
+        "--programs", type=Path, default=ROOT / "bin", help="where mooncake-lookupd and mooncake-worker are"
+    )
     parser.add_argument("--store", default="8GiB", help="the store's memory")
     parser.add_argument("--json", type=Path, help="write the findings to a file")
     parser.add_argument("--double", action="store_true", help="use the driver's double in place of a GPU")
@@ -51,7 +55,9 @@ def main() -> int:
         if options.child:
             checks.child(device, options.directory, all_shapes()[0])
             return 0
-        daemons = Daemons(options.programs, directory, "512MiB" if options.double else options.store, device.environment)
+        daemons = Daemons(
+            options.programs, directory, "512MiB" if options.double else options.store, device.environment
+        )
         found = []
         try:
             for finding in run(device, daemons, ["--programs", str(options.programs)]):

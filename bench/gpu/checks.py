@@ -1,4 +1,7 @@
-"""What is shown on a machine with a GPU. Each check returns a finding: what was measured, and whether it is as it should be."""
+"""What is shown on a machine with a GPU.
+
+Each check returns a finding: what was measured, and whether it is as it should be.
+"""
 
 import statistics
 import subprocess
@@ -70,7 +73,9 @@ def bandwidth(device, directory: str, shape: Shape, total: int = GIB // 2, round
     ratios = {key: round(best[f"plain_{key}"] / best[key], 3) for key in ("store", "load")}
     wanted = 0.9 if shape.piece >= 256 << 10 else 0.8
     return Finding(
-        f"bandwidth, {shape.name}", min(ratios.values()) >= wanted, {"gb_per_s": gbps, "of_plain": ratios, "wanted": wanted, "piece": shape.piece}
+        f"bandwidth, {shape.name}",
+        min(ratios.values()) >= wanted,
+        {"gb_per_s": gbps, "of_plain": ratios, "wanted": wanted, "piece": shape.piece},
     )
 
 
@@ -111,7 +116,11 @@ def matmul_slowdown(device, directory: str, shape: Shape, seconds: float = 4.0) 
         thread.join()
     engine.close()
     slowdown = 1 - statistics.median(beside) / statistics.median(alone)
-    return Finding("matrix multiplications beside", slowdown < 0.03, {"slowdown": round(slowdown, 4), "moved_gib": round(moved[0] / GIB, 1)})
+    return Finding(
+        "matrix multiplications beside",
+        slowdown < 0.03,
+        {"slowdown": round(slowdown, 4), "moved_gib": round(moved[0] / GIB, 1)},
+    )
 
 
 def the_engine_writes_first(device, directory: str, shape: Shape) -> Finding:
@@ -131,7 +140,11 @@ def the_engine_writes_first(device, directory: str, shape: Shape) -> Finding:
         engine.load(name, free_of(engine))
         outcome[waits] = bool((shape.view(engine.cache, engine.blocks)[1:] == 7).all())
         engine.close()
-    return Finding("the engine writes first", outcome[True] and not outcome[False], {"waiting": outcome[True], "without": outcome[False]})
+    return Finding(
+        "the engine writes first",
+        outcome[True] and not outcome[False],
+        {"waiting": outcome[True], "without": outcome[False]},
+    )
 
 
 def kills(device, daemons: Daemons, child: list[str], shape: Shape) -> Finding:

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import torch
-
 from mooncake_sidecar import gpuevents, gpumem
 
 TAG = 1 << 60
@@ -59,7 +58,9 @@ class Double:
         self.library = directory / "libcuda.so.1"
         source = Path(__file__).parents[2] / "internal/cuda/cudatest/testdata/double.c"
         if not self.library.exists():
-            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-Wl,-z,now", "-o", self.library, source, "-lpthread"], check=True)
+            subprocess.run(
+                ["cc", "-shared", "-fPIC", "-O1", "-Wl,-z,now", "-o", self.library, source, "-lpthread"], check=True
+            )
         self.lib = ctypes.CDLL(str(self.library))
         self.driver = gpumem.Driver(str(self.library))
         context = ctypes.c_void_p()

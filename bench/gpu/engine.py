@@ -6,8 +6,6 @@ import subprocess
 import time
 from pathlib import Path
 
-from shapes import Shape
-
 from mooncake_sidecar import gpumem, paths
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
@@ -15,6 +13,7 @@ from mooncake_sidecar.board import JobBoard
 from mooncake_sidecar.frames import pack
 from mooncake_sidecar.jobs import block_bytes, load_frame
 from mooncake_sidecar.session import open_session
+from shapes import Shape
 
 PATIENCE_S = 60.0
 
@@ -22,16 +21,20 @@ PATIENCE_S = 60.0
 class Daemons:
     """mooncake-lookupd and a GPU's worker, from a directory of programs."""
 
-    def __init__(self, programs: Path, directory: str, store: str, environment: dict[str, str], device: str = "cuda-0") -> None:
+    def __init__(
+        self, programs: Path, directory: str, store: str, environment: dict[str, str], device: str = "cuda-0"
+    ) -> None:
         self.directory, self._device = directory, device
         env = {**os.environ, **environment}
-        self._log = open(os.path.join(directory, "daemons.log"), "ab")
+        self._log = open(os.path.join(directory, "daemons.log"), "ab")  # noqa: SIM115 - for as long as they run
         self.lookupd = self._start(env, programs / "mooncake-lookupd", "--store-bytes", store)
         self._worker_command = (env, programs / "mooncake-worker", "--device", device)
         self.start_worker()
 
     def _start(self, env, program, *more):
-        return subprocess.Popen([program, "--runtime-dir", self.directory, *more], env=env, stdout=self._log, stderr=self._log)
+        return subprocess.Popen(
+            [program, "--runtime-dir", self.directory, *more], env=env, stdout=self._log, stderr=self._log
+        )
 
     def start_worker(self) -> None:
         """Also after it was killed."""
@@ -69,7 +72,9 @@ class Engine:
             model=shape.name, revision="", fingerprint="", cache_prefix="", dtype="bfloat16", layout=shape.layout,
             hash_algorithm="sha256", hash_bytes=32, hash_block_tokens=shape.tokens, scheduler_block_tokens=shape.tokens,
             hit_alignment_tokens=0, use_eagle=False, retention_tokens=-1, tp=1, pp=1, pcp=1, dcp=1,
-            groups=[msg.GroupSpec("full_attention", shape.tokens, 0, False, "full", shape.block // shape.held, shape.held)],
+            groups=[
+                msg.GroupSpec("full_attention", shape.tokens, 0, False, "full", shape.block // shape.held, shape.held)
+            ],
         )  # fmt: skip
         self.session = self._open(paths.worker_socket(directory, worker))
         self.registered = self.session.call(
@@ -113,7 +118,10 @@ class Engine:
         self._jobs += 1
         request = Request(name, len(ids))
         return self._do(
-            load_frame(self._jobs, 1, request, len(ids) * self.shape.tokens, 0, [block_bytes(ids)], [], self.shape.tokens), event
+            load_frame(
+                self._jobs, 1, request, len(ids) * self.shape.tokens, 0, [block_bytes(ids)], [], self.shape.tokens
+            ),
+            event,
         )
 
     def _do(self, frame: bytes, event: int) -> msg.Result:

@@ -218,11 +218,12 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
         if self._role != KVConnectorRole.WORKER:
             return None
-        if self._vllm_config.device_config.device_type == "cuda" and not self._vllm_config.model_config.enable_sleep_mode:
+        device_type = self._vllm_config.device_config.device_type
+        if device_type == "cuda" and not self._vllm_config.model_config.enable_sleep_mode:
             from vllm.device_allocator import alloc_conf
 
             return gpumem.plain_allocation(alloc_conf)
-        if self._vllm_config.device_config.device_type != "cpu":
+        if device_type != "cpu":
             return None
         self._allocation = MemfdAllocation({tensor.size for tensor in self._kv_cache_config.kv_cache_tensors})
         return self._allocation
@@ -277,7 +278,9 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             return describe(kv_caches, config, shared, groups, cut), None, f"host-{local_rank}"
         if self._vllm_config.model_config.enable_sleep_mode:
             # The daemon would go on with memory that the engine has given up.
-            raise UnsupportedLayout("sleep mode takes a GPU's KV cache away from under the daemon; leave --enable-sleep-mode out")
+            raise UnsupportedLayout(
+                "sleep mode takes a GPU's KV cache away from under the daemon; leave --enable-sleep-mode out"
+            )
         import torch
 
         try:

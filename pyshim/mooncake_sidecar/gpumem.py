@@ -65,7 +65,11 @@ class Driver:
         self._call("cuMemRetainAllocationHandle", ctypes.byref(chunk), ctypes.c_void_p(base))
         try:
             self._call(
-                "cuMemExportToShareableHandle", ctypes.byref(fd), chunk, ctypes.c_int(_POSIX_DESCRIPTOR), ctypes.c_ulonglong(0)
+                "cuMemExportToShareableHandle",
+                ctypes.byref(fd),
+                chunk,
+                ctypes.c_int(_POSIX_DESCRIPTOR),
+                ctypes.c_ulonglong(0),
             )
         finally:
             self._call("cuMemRelease", chunk)
@@ -110,7 +114,8 @@ def _export_chunks(driver: Driver, address: int, size: int, first: int, no_handl
                 raise CudaError(f"the chunk at {at:#x} begins at {base:#x}")
             if len(descriptors) == MAX_CHUNKS:
                 raise UnsupportedLayout(
-                    f"the KV cache lies in more than {MAX_CHUNKS} chunks; set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
+                    f"the KV cache lies in more than {MAX_CHUNKS} chunks; "
+                    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
                 )
             descriptors.append(driver.descriptor(base))
             lengths.append(length)

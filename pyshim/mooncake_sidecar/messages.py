@@ -93,10 +93,11 @@ class KVSegment(msgspec.Struct):
 
 
 class KVRegion(msgspec.Struct, omit_defaults=True):
-    """One region of KV memory: ``memfd`` (fd indexes the frame's descriptors), ``process_vm``, ``cuda_ipc`` or ``cuda_vmm``.
+    """One region of KV memory.
 
-    ``address`` of the last two is where the region begins in its allocation, or in
-    its chunks, whose descriptors begin at ``fd``.
+    Its kind is ``memfd`` (``fd`` indexes the frame's descriptors), ``process_vm``,
+    ``cuda_ipc`` or ``cuda_vmm``. ``address`` of the last two is where the region
+    begins in its allocation, or in its chunks, whose descriptors begin at ``fd``.
     """
 
     kind: str

@@ -1,4 +1,7 @@
-"""KV memory of a GPU: how it is shared, and what jobs wait for. Over the double of the CUDA driver, and a stand-in for torch."""
+"""KV memory of a GPU: how it is shared, and what jobs wait for.
+
+Over the double of the CUDA driver, and a stand-in for torch.
+"""
 
 import ctypes
 import os
@@ -12,7 +15,6 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import make_geometry
-
 from mooncake_sidecar import config, gpuevents, gpumem, paths
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.jobs import JobCommand, StepCommands
@@ -35,7 +37,13 @@ class Location(ctypes.Structure):
 class Properties(ctypes.Structure):
     """``CUmemAllocationProp``."""
 
-    _fields_ = [("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", Location), ("windows", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("handles", ctypes.c_int),
+        ("location", Location),
+        ("windows", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    ]
 
 
 class Gpu:
@@ -59,13 +67,33 @@ class Gpu:
 
     def map_chunks(self, lengths, shareable=True):
         address = ctypes.c_uint64()
-        self.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(sum(lengths)), ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_ulonglong(0))
+        self.call(
+            "cuMemAddressReserve",
+            ctypes.byref(address),
+            ctypes.c_size_t(sum(lengths)),
+            ctypes.c_size_t(0),
+            ctypes.c_uint64(0),
+            ctypes.c_ulonglong(0),
+        )
         at = address.value
         properties = Properties(1, int(shareable), Location(1, 0))
         for length in lengths:
             chunk = ctypes.c_uint64()
-            self.call("cuMemCreate", ctypes.byref(chunk), ctypes.c_size_t(length), ctypes.byref(properties), ctypes.c_ulonglong(0))
-            self.call("cuMemMap", ctypes.c_uint64(at), ctypes.c_size_t(length), ctypes.c_size_t(0), chunk, ctypes.c_ulonglong(0))
+            self.call(
+                "cuMemCreate",
+                ctypes.byref(chunk),
+                ctypes.c_size_t(length),
+                ctypes.byref(properties),
+                ctypes.c_ulonglong(0),
+            )
+            self.call(
+                "cuMemMap",
+                ctypes.c_uint64(at),
+                ctypes.c_size_t(length),
+                ctypes.c_size_t(0),
+                chunk,
+                ctypes.c_ulonglong(0),
+            )
             at += length
         return address.value
 
@@ -136,7 +164,14 @@ def test_no_driver():
 
 @pytest.mark.parametrize(
     ("visible", "index", "name"),
-    [(None, 2, "cuda-2"), ("", 1, "cuda-1"), ("4,6", 1, "cuda-6"), ("GPU-abc, 3", 0, "cuda-0"), ("GPU-abc, 3", 1, "cuda-3"), ("5", 1, "cuda-1")],
+    [
+        (None, 2, "cuda-2"),
+        ("", 1, "cuda-1"),
+        ("4,6", 1, "cuda-6"),
+        ("GPU-abc, 3", 0, "cuda-0"),
+        ("GPU-abc, 3", 1, "cuda-3"),
+        ("5", 1, "cuda-1"),
+    ],
 )
 def test_device_names(visible, index, name):
     assert gpumem.device_name(index, visible) == name
@@ -329,7 +364,10 @@ class Tensor:
 def kv_config(blocks, page):
     tensor = SimpleNamespace(layers=["a"], block_stride=page, size=blocks * page, offset=0, layer_stride=0)
     return SimpleNamespace(
-        prefix_cacheable_groups=[SimpleNamespace(layer_names=["a"])], num_blocks=blocks, kv_cache_tensors=[tensor], kv_cache_layout="x"
+        prefix_cacheable_groups=[SimpleNamespace(layer_names=["a"])],
+        num_blocks=blocks,
+        kv_cache_tensors=[tensor],
+        kv_cache_layout="x",
     )
 
 
@@ -349,12 +387,17 @@ def daemons(runtime_dir, library):
     env = {**os.environ, "LD_LIBRARY_PATH": os.path.dirname(library)}
     started = []
     try:
-        for program, *more in (("mooncake-lookupd", "--store-bytes", "64MiB"), ("mooncake-worker", "--device", "cuda-0")):
+        for program, *more in (
+            ("mooncake-lookupd", "--store-bytes", "64MiB"),
+            ("mooncake-worker", "--device", "cuda-0"),
+        ):
             path = ROOT / "bin" / program
             if not path.exists():
                 pytest.skip(f"{path} is not built")
             with open(os.path.join(runtime_dir, program + ".log"), "wb") as log:
-                started.append(subprocess.Popen([path, "--runtime-dir", runtime_dir, *more], env=env, stdout=log, stderr=log))
+                started.append(
+                    subprocess.Popen([path, "--runtime-dir", runtime_dir, *more], env=env, stdout=log, stderr=log)
+                )
         yield started
     finally:
         for process in started:
@@ -421,6 +464,8 @@ def test_the_checks_for_a_real_gpu_run_over_the_double():
     for program in ("mooncake-lookupd", "mooncake-worker"):
         if not (ROOT / "bin" / program).exists():
             pytest.skip(f"bin/{program} is not built")
-    run = subprocess.run([sys.executable, ROOT / "bench/gpu/check.py", "--double"], capture_output=True, text=True, timeout=300)
+    run = subprocess.run(
+        [sys.executable, ROOT / "bench/gpu/check.py", "--double"], capture_output=True, text=True, timeout=300
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("ok   bytes") == 10
