@@ -10,7 +10,7 @@ import random
 
 import pytest
 from pools import Prompts
-from service import until
+from service import Conductor, until
 from streams import caught_up, differences, register
 
 ROUNDS, STEPS = 12, 60
@@ -160,3 +160,25 @@ def test_by_hash(conductor, ranks, prompts):
         assert answer["default"]["engine"]["longest_matched"] == held, request.query("model")
         hits += held > 0
     assert hits > 50
+
+
+def test_warm_restart(directory, ranks, prompts):
+    """A snapshot and where the stream had got to: publishers that keep five batches only need not tell everything anew."""
+    (directory / "snapshot").mkdir()
+    rank = ranks("engine", buffered=5)
+    with Conductor(directory, ("--snapshot-dir", str(directory / "snapshot"))) as conductor:
+        register(conductor, rank)
+        caught_up(conductor, [rank])
+        for _ in range(4 * STEPS):
+            rank.step()
+            if rank.sent % 3 == 0:
+                caught_up(conductor, [rank])
+        caught_up(conductor, [rank])
+        assert conductor.stop() == 0, conductor.log()
+        before = rank.sent
+        while rank.sent < before + 3:
+            rank.step()
+        conductor.start()
+        caught_up(conductor, [rank])
+        hits, more, less = differences(conductor, [rank], prompts.known())
+        assert hits > 50 and not more and not less, "\n".join((more + less)[:20])
