@@ -152,15 +152,19 @@ func (c *Costs) Learned() Learned {
 // logarithms; the zero value is 1.
 type factor float64
 
-// A factor's bounds, and how fast it moves.
+// A factor's bounds, and how fast it moves: by factorShare with what took fullTime, by
+// less with what was shorter, for that tells more of the machine's moods than of the
+// engine.
 const (
 	mostFactor  = 16
 	factorShare = 0.1
+	fullTime    = 100 * time.Millisecond
 )
 
-func (f *factor) observe(ratio float64) {
+func (f *factor) observe(ratio float64, took time.Duration) {
 	ratio = min(max(ratio, 1/float64(mostFactor)), mostFactor)
-	*f += factor(factorShare * (math.Log(ratio) - float64(*f)))
+	share := factorShare * min(max(took.Seconds()/fullTime.Seconds(), 0), 1)
+	*f += factor(share * (math.Log(ratio) - float64(*f)))
 }
 
 func (f factor) value() float64 { return math.Exp(float64(f)) }

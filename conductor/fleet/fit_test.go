@@ -70,7 +70,7 @@ func TestNothingObservedBreaksAModel(t *testing.T) {
 			x := prefillFeatures(tokens, rapid.IntRange(0, tokens).Draw(t, "cached"))
 			took := time.Duration(rapid.Int64Range(-1, int64(longest)).Draw(t, "took"))
 			var f factor
-			f.observe(c.observePrefill(&x, took))
+			f.observe(c.observePrefill(&x, took), took)
 			if v := f.value(); !(v > 0.5 && v < 2) {
 				t.Fatalf("one observation makes an engine %v times as slow", v)
 			}
@@ -92,10 +92,16 @@ func TestNothingObservedBreaksAModel(t *testing.T) {
 
 // TestFactors: a constant ratio is learned, and none goes beyond the bounds.
 func TestFactors(t *testing.T) {
-	var slow, wild factor
+	var slow, wild, short factor
 	for range 200 {
-		slow.observe(3)
-		wild.observe(math.Inf(1))
+		slow.observe(3, time.Second)
+		wild.observe(math.Inf(1), time.Hour)
+	}
+	for range 200 {
+		short.observe(10, time.Millisecond) // a mood
+	}
+	if v := short.value(); v > 1.7 {
+		t.Errorf("short times make an engine %v times as slow", v)
 	}
 	if v := slow.value(); math.Abs(v-3) > 0.01 {
 		t.Errorf("%v, want 3", v)

@@ -83,7 +83,7 @@ func (f *Flight) First() {
 	features, took := f.rank.first(f, now)
 	f.rank.sawPrefill = f.rank.sawPrefill || !f.load.Blind
 	if took > 0 {
-		f.rank.prefills.observe(f.fleet.costs.observePrefill(&features, took))
+		f.rank.prefills.observe(f.fleet.costs.observePrefill(&features, took), took)
 	}
 }
 
@@ -98,7 +98,8 @@ func (f *Flight) Tokens(n int) {
 		return
 	}
 	now := time.Now()
-	step := now.Sub(f.window.since) / time.Duration(f.window.tokens)
+	took := now.Sub(f.window.since)
+	step := took / time.Duration(f.window.tokens)
 	f.window.since, f.window.tokens = now, 0
 	f.engine.mu.Lock()
 	defer f.engine.mu.Unlock()
@@ -109,7 +110,7 @@ func (f *Flight) Tokens(n int) {
 	f.rank.sawStep = true
 	d := f.rank.decoder()
 	x := stepFeatures(float64(d.Sequences), float64(d.ContextTokens))
-	f.rank.steps.observe(f.fleet.costs.observeStep(&x, step))
+	f.rank.steps.observe(f.fleet.costs.observeStep(&x, step), took)
 }
 
 // countLocked adds what was generated to the rank's context.

@@ -157,13 +157,13 @@ func (r *rank) learn(s *sample, costs *Costs) {
 	if r.hasPolled && !r.sawPrefill && s.Prefills > r.polled.Prefills && s.ComputedTokens >= r.polled.ComputedTokens {
 		x := vector{s.Prefills - r.polled.Prefills, (s.ComputedTokens - r.polled.ComputedTokens) / tokenUnit, 0, 0}
 		if took := seconds(s.PrefillSeconds - r.polled.PrefillSeconds); took > 0 {
-			r.prefills.observe(costs.observePrefill(&x, took))
+			r.prefills.observe(costs.observePrefill(&x, took), took)
 		}
 	}
 	if n := s.Steps - r.polled.Steps; r.hasPolled && !r.sawStep && n > 0 {
 		x := stepFeatures(s.Running, s.Running*r.usualContext)
 		if took := seconds((s.StepSeconds - r.polled.StepSeconds) / n); took > 0 {
-			r.steps.observe(costs.observeStep(&x, took))
+			r.steps.observe(costs.observeStep(&x, took), time.Duration(n)*took)
 		}
 	}
 	r.sawPrefill, r.sawStep = false, false

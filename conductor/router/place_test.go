@@ -55,7 +55,8 @@ func TestConversationsStay(t *testing.T) {
 			s.idle()
 		})
 	}
-	if share["index"] < 0.75 || share["history"] < 0.7 || share["round robin"] > 0.6 {
+	// All of each turn but what is new would be 0.83.
+	if share["index"] < 0.65 || share["history"] < 0.65 || share["round robin"] > 0.55 {
 		t.Errorf("shares that were not computed: %v", share)
 	}
 }
