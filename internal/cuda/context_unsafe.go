@@ -34,7 +34,7 @@ func (c *Context) Release() error {
 
 // NewStream makes a stream of the lowest priority.
 func (c *Context) NewStream() (s Stream, err error) {
-	err = c.driver.check("cuStreamCreateWithPriority", C.cud_stream(c.t, c.c, &s.s)) //nolint:gocritic // what cgo makes of the line
+	err = c.driver.check("cuStreamCreateWithPriority", C.cud_stream(c.t, c.c, &s.s))
 	return s, err
 }
 
@@ -47,13 +47,13 @@ func (c *Context) DestroyStream(s Stream) error {
 
 // NewEvent makes an event. Who waits for it sleeps.
 func (c *Context) NewEvent() (e Event, err error) {
-	err = c.driver.check("cuEventCreate", C.cud_event(c.t, c.c, &e.e)) //nolint:gocritic // what cgo makes of the line
+	err = c.driver.check("cuEventCreate", C.cud_event(c.t, c.c, &e.e))
 	return e, err
 }
 
 // OpenEvent opens an event of another process.
 func (c *Context) OpenEvent(handle Handle) (e Event, err error) {
-	err = c.driver.check("cuIpcOpenEventHandle", C.cud_open_event(c.t, c.c, unsafe.Pointer(&handle), &e.e)) //nolint:gocritic // what cgo makes of the line
+	err = c.driver.check("cuIpcOpenEventHandle", C.cud_open_event(c.t, c.c, unsafe.Pointer(&handle), &e.e))
 	return e, err
 }
 

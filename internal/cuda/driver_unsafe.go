@@ -38,7 +38,7 @@ func Open(path string) (*Driver, error) {
 	}
 	d := &Driver{table: table}
 	var version C.int
-	if err := d.check("cuInit", C.cud_init(table, &version)); err != nil { //nolint:gocritic // what cgo makes of the line
+	if err := d.check("cuInit", C.cud_init(table, &version)); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoDriver, err)
 	}
 	d.version = int(version)
