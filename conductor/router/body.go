@@ -233,7 +233,10 @@ func (s *scanner) nested() bool {
 				return true
 			}
 		}
-		s.at++
+		// Lists of token ids are long, and nothing else in them matters.
+		for s.at++; s.at < len(s.raw) && s.raw[s.at] <= '9' && s.raw[s.at] != '"'; {
+			s.at++
+		}
 	}
 	return false
 }

@@ -21,15 +21,19 @@ func parseIDs(raw []byte) ([]byte, error) {
 	}
 	ids := make([]byte, 0, len(raw)) // an id takes four characters or so
 	for first := true; !s.take(']'); first = false {
-		if !first && !s.take(',') {
+		// Nearly always the comma is here, and the number behind it.
+		if !first && s.at < len(raw) && raw[s.at] == ',' {
+			s.at++
+		} else if !first && !s.take(',') {
 			return nil, fmt.Errorf("%w at byte %d", errIDs, s.at)
 		}
 		s.space()
-		id, digits := uint64(0), 0
-		for ; s.at < len(raw) && raw[s.at] >= '0' && raw[s.at] <= '9' && digits < 11; s.at++ {
-			id = 10*id + uint64(raw[s.at]-'0')
-			digits++
+		at, id := s.at, uint64(0)
+		for ; at < len(raw) && raw[at]-'0' <= 9 && at < s.at+11; at++ {
+			id = 10*id + uint64(raw[at]-'0')
 		}
+		digits := at - s.at
+		s.at = at
 		if digits == 0 || id > math.MaxUint32 {
 			return nil, fmt.Errorf("%w at byte %d", errIDs, s.at)
 		}
