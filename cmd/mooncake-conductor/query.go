@@ -140,7 +140,7 @@ func parseTokens(text string) (tokens []byte, err error) {
 // printAnswer prints a table, who has most first.
 func printAnswer(out io.Writer, answer map[string]map[string]api.InstanceAnswer) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "INSTANCE\tRANK\tUSABLE\tGPU\tCPU\tDISK\tSTATE") //nolint:errcheck // Flush reports it
+	fmt.Fprintln(table, "INSTANCE\tRANK\tUSABLE\tGPU\tCPU\tDISK\tSTATE")
 	for _, tenant := range slices.Sorted(maps.Keys(answer)) {
 		rows := answer[tenant]
 		names := slices.SortedFunc(maps.Keys(rows), func(a, b string) int {
@@ -150,10 +150,10 @@ func printAnswer(out io.Writer, answer map[string]map[string]api.InstanceAnswer)
 			row := rows[name]
 			for _, rank := range slices.Sorted(maps.Keys(row.Ranks)) {
 				r := row.Ranks[rank]
-				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", name, rank, r.Through.Disk, r.GPU, r.CPU, r.Disk, stateText(&row, &r)) //nolint:errcheck // Flush reports it
+				fmt.Fprintf(table, "%s\t%s\t%d\t%d\t%d\t%d\t%s\n", name, rank, r.Through.Disk, r.GPU, r.CPU, r.Disk, stateText(&row, &r))
 			}
 			if len(row.Ranks) == 0 {
-				fmt.Fprintf(table, "%s\t-\t0\t0\t0\t0\tnot registered\n", name) //nolint:errcheck // Flush reports it
+				fmt.Fprintf(table, "%s\t-\t0\t0\t0\t0\tnot registered\n", name)
 			}
 		}
 	}

@@ -123,7 +123,8 @@ func readOne(v value, sc *scratch) (*question, error) {
 		byTokens.Hashes, byTokens.hasTokens, byTokens.byHash = byHashes.Hashes, true, true
 		byTokens.Tokens = nil
 	}
-	return byTokens, byTokens.complete()
+	err = byTokens.complete()
+	return byTokens, err
 }
 
 func appendFault(sc *scratch, err error, packed bool) error {

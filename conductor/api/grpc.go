@@ -233,7 +233,8 @@ func (s *Server) Guard(tokens *Tokens, open func(method string) bool) []grpc.Ser
 	return []grpc.ServerOption{
 		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (reply any, err error) {
 			defer func(began time.Time) { counted(info.FullMethod, began, err) }(time.Now())
-			if err = allowed(ctx, info.FullMethod); err != nil {
+			err = allowed(ctx, info.FullMethod)
+			if err != nil {
 				return nil, err
 			}
 			return handle(ctx, req)

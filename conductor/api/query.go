@@ -137,7 +137,8 @@ func parseQuery(body []byte, as form, byHash bool, sc *scratch) (*question, erro
 	if err != nil {
 		return nil, err
 	}
-	return q, q.complete()
+	err = q.complete()
+	return q, err
 }
 
 // parseBinaryQuery reads a query whose body is its tokens or hashes, little-endian, and
@@ -161,7 +162,8 @@ func parseBinaryQuery(body []byte, params url.Values, byHash bool, sc *scratch) 
 	}
 	if !byHash {
 		q.Tokens = body
-		return q, q.complete()
+		err := q.complete()
+		return q, err
 	}
 	q.Hashes = sc.hashes[:0]
 	if q.Hashes == nil {
@@ -171,7 +173,8 @@ func parseBinaryQuery(body []byte, params url.Values, byHash bool, sc *scratch) 
 		q.Hashes = append(q.Hashes, kvevents.Hash(binary.LittleEndian.Uint64(body)))
 	}
 	sc.hashes = q.Hashes
-	return q, q.complete()
+	err := q.complete()
+	return q, err
 }
 
 // param reads one field of an address.

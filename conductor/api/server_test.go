@@ -71,7 +71,7 @@ func TestBatch(t *testing.T) {
 		}
 	}
 	packed := ask(t, h, "/query_batch", pack(t, map[string]any{"queries": []any{
-		map[string]any{"model": "m", "token_ids": []int{1}}, map[string]any{"model": "m", "seq_hashes": []any{1, []int{2}}, "block_size": 16}, map[string]any{"modle": "m"},
+		map[string]any{"model": "m", "token_ids": []int{1}}, map[string]any{"model": "m", "seq_hashes": []any{1, []int{2}}, "block_size": 16}, map[string]any{"mode": "m"},
 	}}), "Content-Type", msgpackType)
 	results, ok := unpack(t, packed.Body.Bytes())["results"].([]any)
 	if !ok || len(results) != 3 {
