@@ -37,7 +37,7 @@ def conversations(cut: Prompts, count: int, turns: int, seed: int) -> list[Conve
 
 def run(client: Client, talks: Sequence[Conversation], at_once: int, before: Callable[[int], None] = lambda n: None) -> None:
     """Turn by turn: the conversations' first turns, then their second ones; some at a time. before is told each request's number."""
-    queue = [(n, talk) for n in range(max(len(t.turns) for t in talks)) for talk in talks if n < len(t.turns)]
+    queue = [(n, talk) for n in range(max(len(t.turns) for t in talks)) for talk in talks if n < len(talk.turns)]
     lock, started = threading.Lock(), [0]
     done = {id(talk): threading.Semaphore(1) for talk in talks}
 
