@@ -55,8 +55,9 @@ func TestConversationsStay(t *testing.T) {
 			s.idle()
 		})
 	}
-	// All of each turn but what is new would be 0.83.
-	if share["index"] < 0.65 || share["history"] < 0.65 || share["round robin"] > 0.55 {
+	// All of each turn but what is new would be 0.83; in turn it is about 0.47. Between
+	// the two is what goes elsewhere because an engine is busy, more of it where time is short.
+	if r := share["round robin"] + 0.1; share["index"] < r || share["history"] < r {
 		t.Errorf("shares that were not computed: %v", share)
 	}
 }
