@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/cuda"
@@ -193,28 +192,6 @@ func TestAFailedCallIsItsBatchs(t *testing.T) {
 		e.close()
 		r.double.Empty()
 	}
-}
-
-// As long as nobody can tell whether the GPU still copies, nobody is told that the
-// batch is over.
-func TestWhenTheGPUDoesNotSay(t *testing.T) {
-	r := newRig(t, nil)
-	e := r.newEngine(layouts()[0], 1).registered()
-	r.double.Fail("cuEventSynchronize", 999, 0, true)
-	done := e.begin(t.Context(), worker.Load, nil, e.batch(0))
-	if err := <-r.lost; !errors.Is(err, ErrLost) {
-		t.Errorf("%v", err)
-	}
-	select {
-	case err := <-done:
-		t.Errorf("done: %v", err)
-	case <-time.After(2 * uncertain):
-	}
-	r.double.Heal()
-	if err := <-done; !errors.Is(err, ErrLost) {
-		t.Errorf("%v", err)
-	}
-	e.close()
 }
 
 // TestMemoryThatCantBeRegistered is said, counted, and copied all the same.

@@ -44,7 +44,7 @@ type gpu struct {
 	making   sync.Mutex
 	laneless int // how many lanes may still be made; guarded by making
 
-	failure atomic.Pointer[error] // the one that lost the context
+	failure atomic.Pointer[error] // set once, and once more when a doubt is none any more
 }
 
 func openGPU(cfg *Config, stats *counters, driver *cuda.Driver, device cuda.Device, pool *Pool) (*gpu, error) {
@@ -97,24 +97,33 @@ func (g *gpu) note(err error) error {
 	if err == nil || !cuda.Lost(err) {
 		return err
 	}
-	err = fmt.Errorf("%w: %w", ErrLost, err)
-	if g.failure.CompareAndSwap(nil, &err) {
-		g.cfg.Log.Error("the GPU can't be used by this process any more; it must be started anew", "error", err)
-		if g.cfg.OnLost != nil {
-			g.cfg.OnLost(err)
-		}
-	}
-	return *g.failure.Load()
+	return g.fail(fmt.Errorf("%w: %w", ErrLost, err))
 }
 
 // unsure says that nobody can tell what the GPU does.
 func (g *gpu) unsure(err error) {
-	lost := fmt.Errorf("%w: nobody can tell whether it still copies: %w", ErrLost, err)
-	if g.failure.CompareAndSwap(nil, &lost) {
-		g.cfg.Log.Error("the GPU does not say what it does; the worker must be started anew", "error", err)
-		if g.cfg.OnLost != nil {
-			g.cfg.OnLost(lost)
+	_ = g.fail(fmt.Errorf("%w: nobody can tell whether it still copies: %w", ErrLost, err))
+}
+
+// fail remembers why the context is of no use any more, and returns what is
+// remembered: the first failure, but a doubt only until the end is certain. Only the
+// first is told.
+func (g *gpu) fail(err error) error {
+	for {
+		before := g.failure.Load()
+		if before != nil && (cuda.Lost(*before) || !cuda.Lost(err)) {
+			return *before
 		}
+		if !g.failure.CompareAndSwap(before, &err) {
+			continue
+		}
+		if before == nil {
+			g.cfg.Log.Error("the GPU can't be used by this process any more; it must be started anew", "error", err)
+			if g.cfg.OnLost != nil {
+				g.cfg.OnLost(err)
+			}
+		}
+		return err
 	}
 }
 

@@ -165,9 +165,7 @@ func (s *slot) buffer(memory []byte) (at cuda.Address, n int, err error) {
 func (s *slot) enqueue() error {
 	s.busy = true
 	err := s.gpu.note(s.give())
-	if !s.gpu.dead() {
-		s.certainly(func() error { return s.gpu.Record(s.done, s.stream) })
-	}
+	s.certainly(func() error { return s.gpu.Record(s.done, s.stream) })
 	if lost := s.gpu.lost(); lost != nil {
 		return lost
 	}
@@ -193,25 +191,25 @@ func (s *slot) give() error {
 // finish waits until the GPU is through with the launch.
 func (s *slot) finish() error {
 	s.busy = false
-	if !s.gpu.dead() {
-		s.certainly(func() error { return s.gpu.Await(s.done) })
-	}
+	s.certainly(func() error { return s.gpu.Await(s.done) })
 	return s.gpu.lost()
 }
 
 // uncertain is the wait between two attempts to learn what the GPU does.
 const uncertain = 100 * time.Millisecond
 
-// certainly does what must succeed, or fail in a way that is the context's end:
-// otherwise the GPU may still be copying, and nobody may be told that it is not.
+// certainly does what must succeed, unless the context's end has ended all that the
+// GPU did: otherwise it may still be copying, and nobody may be told that it is not.
 // The process is to end then; this waits for it.
 func (s *slot) certainly(do func() error) {
-	for {
+	for !s.gpu.dead() {
 		err := do()
-		if err == nil || cuda.Lost(s.gpu.note(err)) {
+		if err == nil {
 			return
 		}
-		s.gpu.unsure(err)
-		time.Sleep(uncertain)
+		if _ = s.gpu.note(err); !cuda.Lost(err) {
+			s.gpu.unsure(err)
+			time.Sleep(uncertain)
+		}
 	}
 }

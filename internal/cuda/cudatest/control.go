@@ -96,6 +96,7 @@ const (
 	Batches
 	Copies
 	MovedBytes
+	Records // of events, carried out by streams
 )
 
 const (

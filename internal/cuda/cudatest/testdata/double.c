@@ -28,7 +28,7 @@ enum { OK, INVALID_VALUE = 1, NO_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 10
 
 // Words of the control page. The order is control.go's.
 enum { GATE, AT_GATE, FAULT_CODE, FAULT_AFTER, FAULT_STAYS, LOST, AFTER_LOSS, DEVICES, DIRTY_FROM, DIRTY_TO, VIOLATIONS, CONTEXTS, STREAMS, EVENTS,
-       FOREIGN_EVENTS, MAPPINGS, CHUNKS, REGISTERED, REGISTERED_BYTES, HOST_ALLOCS, ALLOCS, MODULES, LAUNCHES, BATCHES, COPIES, MOVED_BYTES, WORDS };
+       FOREIGN_EVENTS, MAPPINGS, CHUNKS, REGISTERED, REGISTERED_BYTES, HOST_ALLOCS, ALLOCS, MODULES, LAUNCHES, BATCHES, COPIES, MOVED_BYTES, RECORDS, WORDS };
 enum { PAGE_BYTES = 4096, FAULT_CALL_AT = 2048, VIOLATION_AT = 2560 };
 
 static unsigned char *page;
@@ -610,7 +610,8 @@ static void carry_out(work *w) {
 
 static void perform(work *w) {
   if (w->kind == RECORD) {
-    atomic_store(&w->point->done, w->number);
+    atomic_store(&w->point->done, w->number); // the point may be unmapped from here on
+    atomic_fetch_add(&WORD(RECORDS), 1);
     return;
   }
   await_gate();
@@ -630,7 +631,7 @@ static void *run(void *argument) {
     work *w = s->first;
     s->first = w->next;
     if (s->first == NULL) s->last = &s->first;
-    s->busy = 1;
+    s->busy = w->kind != RECORD; // who has seen an event may destroy the stream at once
     pthread_mutex_unlock(&s->mutex);
     perform(w);
     free(w);
@@ -724,7 +725,11 @@ EXPORT int cuIpcOpenEventHandle(event **out, handle h) {
 EXPORT int cuEventDestroy_v2(event *e) {
   BEGIN(1);
   atomic_fetch_sub(e->fd >= 0 ? &WORD(EVENTS) : &WORD(FOREIGN_EVENTS), 1);
-  munmap(e->point, PAGE_BYTES);
+  if (e->fd < 0 || atomic_load(&e->point->done) >= atomic_load(&e->point->recorded)) {
+    munmap(e->point, PAGE_BYTES);
+  } else if (atomic_load(&WORD(LOST)) == 0) {
+    violation("an event was destroyed before it has happened"); // the stream still writes there: it stays mapped
+  }
   if (e->fd >= 0) close(e->fd);
   free(e);
   return OK;
