@@ -6,10 +6,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -60,6 +63,37 @@ func (e *gpuEngine) receive() any {
 		e.t.Fatal(err)
 	}
 	return msg
+}
+
+// gpuTokens are in an engine's blocks, but for the null block.
+const gpuTokens = 16 * (gpuBlocks - 1)
+
+// gpuTables are those blocks' ids and hashes.
+func gpuTables() (blocks, hashes []byte) {
+	hashes = make([]byte, 16*(gpuBlocks-1))
+	for id := uint32(1); id < gpuBlocks; id++ {
+		blocks = binary.LittleEndian.AppendUint32(blocks, id)
+		hashes[16*(id-1)] = byte(id)
+	}
+	return blocks, hashes
+}
+
+// store sends a job that stores all blocks.
+func (e *gpuEngine) store(job uint64) {
+	e.t.Helper()
+	blocks, hashes := gpuTables()
+	e.board.SetWord(int(job%gpuSlots), job)
+	e.send(&connector.StoreBatch{Type: connector.TypeStore, Job: job, Epoch: 1, Generation: e.generation, Event: -1, Parts: []connector.StoreJob{{
+		Request: "r", TokenLen: gpuTokens, CompletedTokens: gpuTokens, PromptTokens: gpuTokens, PrefillEnd: gpuTokens, HashLen: 16, Hashes: hashes, Blocks: [][]byte{blocks},
+	}}})
+}
+
+// load sends a job that loads them.
+func (e *gpuEngine) load(job uint64) {
+	e.t.Helper()
+	blocks, hashes := gpuTables()
+	e.board.SetWord(int(job%gpuSlots), job)
+	e.send(&connector.LoadJob{Type: connector.TypeLoad, Job: job, Epoch: 1, Request: "l", TokenLen: gpuTokens, HashLen: 16, Hashes: hashes, Blocks: [][]byte{blocks}})
 }
 
 // result receives a job's end, which must be a success.
@@ -129,20 +163,11 @@ func TestAWorkerOfAGPU(t *testing.T) {
 	e := newGPUEngine(t, dir)
 	until(t, "the store's memory is registered", func() bool { return double.Get(cudatest.Registered) == 1 })
 
-	blocks, hashes := []byte(nil), make([]byte, 16*(gpuBlocks-1))
-	for id := uint32(1); id < gpuBlocks; id++ {
-		blocks = binary.LittleEndian.AppendUint32(blocks, id)
-		hashes[16*(id-1)] = byte(id)
-	}
-	const tokens = 16 * (gpuBlocks - 1)
 	// The engine's step is under way: nothing may be read yet.
 	e.event.Record()
 	double.Dirty(0, gpuBlocks*gpuShard)
-	e.board.SetWord(1, 1)
 	e.send(&connector.After{Type: connector.TypeAfter, Event: 0})
-	e.send(&connector.StoreBatch{Type: connector.TypeStore, Job: 1, Epoch: 1, Generation: e.generation, Event: -1, Parts: []connector.StoreJob{{
-		Request: "r", TokenLen: tokens, CompletedTokens: tokens, PromptTokens: tokens, PrefillEnd: tokens, HashLen: 16, Hashes: hashes, Blocks: [][]byte{blocks},
-	}}})
+	e.store(1)
 	e.send(&connector.Ping{Type: connector.TypePing, Seq: 5})
 	if pong, ok := e.receive().(*connector.Pong); !ok || pong.Seq != 5 {
 		t.Fatalf("%+v comes before the engine's event", pong)
@@ -154,8 +179,7 @@ func TestAWorkerOfAGPU(t *testing.T) {
 	e.result(1)
 
 	clear(e.kv)
-	e.board.SetWord(2, 2)
-	e.send(&connector.LoadJob{Type: connector.TypeLoad, Job: 2, Epoch: 1, Request: "l", TokenLen: tokens, HashLen: 16, Hashes: hashes, Blocks: [][]byte{blocks}})
+	e.load(2)
 	e.result(2)
 	half := gpuShard / 2
 	for _, from := range []int{half, (gpuBlocks + 1) * half} { // but for the null block
@@ -166,4 +190,47 @@ func TestAWorkerOfAGPU(t *testing.T) {
 	e.conn.Close()
 	until(t, "the engine's memory is unmapped", func() bool { return double.Get(cudatest.Contexts) == 0 })
 	double.Empty()
+}
+
+func isResult(msg any) bool {
+	_, is := msg.(*connector.Result)
+	return is
+}
+
+// TestAGPUThatDoesNotSay: where nobody can tell whether the GPU still copies, the
+// engine is told of no job's end, and the worker dies although its sessions can't
+// be closed.
+func TestAGPUThatDoesNotSay(t *testing.T) {
+	double := cudatest.New(t, cudatest.Compile(t))
+	t.Setenv("LD_LIBRARY_PATH", filepath.Dir(double.Path))
+	dir := shortDir(t)
+	startLookupd(t, dir)
+	worker := spawn(t, "gpu-worker:"+dir)
+	until(t, "the worker has its store", func() bool {
+		status, err := WorkerStatus(t.Context(), dir, "cuda-0")
+		return err == nil && status.StoreReady
+	})
+	e := newGPUEngine(t, dir)
+	double.Fail("cuEventSynchronize", 999, 0, true)
+	e.store(1)
+	if err := e.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := e.frames.Next()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("the worker lives")
+		}
+		if err != nil {
+			break // it is dead
+		}
+		if msg, err := connector.Decode(frame); err != nil || isResult(msg) {
+			t.Errorf("the worker says %+v, %v", msg, err)
+		}
+	}
+	_ = worker.command.Wait() // its state says how it ended
+	if status, ok := worker.command.ProcessState.Sys().(syscall.WaitStatus); !ok || status.Signal() != syscall.SIGKILL {
+		t.Errorf("the worker ended with %v", worker.command.ProcessState)
+	}
+	worker.command = nil
 }

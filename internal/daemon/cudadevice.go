@@ -1,9 +1,12 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/internal/cudadev"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
@@ -17,13 +20,28 @@ const (
 	kindCUDA = "cuda"
 )
 
+// lossPatience is what a worker that has lost its GPU has to end by itself.
+const lossPatience = 5 * time.Second
+
+// lastResort returns what kills this process lossPatience after Reset, unless it is
+// stopped. Where nobody can tell whether the GPU still copies, the sessions wait for
+// just that, and with them the worker's end: but the engines wait for its death.
+func lastResort(log *slog.Logger) *time.Timer {
+	t := time.AfterFunc(lossPatience, func() {
+		log.Error("the worker can't end without its GPU: killing it, which ends what the GPU does")
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL) // nothing forbids that
+	})
+	t.Stop()
+	return t
+}
+
 // cudaDevice returns the device of a worker for a GPU. A machine without a driver
 // is no reason not to start: engines that register hear of it.
-func cudaDevice(pool *cudadev.Pool, background func(work func()), cores int, stop context.CancelCauseFunc, log *slog.Logger) *cudadev.Device {
+func cudaDevice(pool *cudadev.Pool, background func(work func()), cores int, lost func(error), log *slog.Logger) *cudadev.Device {
 	const mostCores = 4 // they keep up with a bus
 	device := cudadev.New(cudadev.Config{
 		Background: background, Cores: min(cores, mostCores), Log: log,
-		OnLost: func(err error) { stop(fmt.Errorf("%w; another process can use it", err)) },
+		OnLost: func(err error) { lost(fmt.Errorf("%w; another process can use it", err)) },
 	}, pool)
 	gpus, err := device.Probe()
 	if err != nil {

@@ -46,8 +46,8 @@ func runAsDaemon(what string) int {
 		}
 		cfg.SetDefaults(os.DirFS("/"))
 		err = RunLookupd(context.Background(), cfg, Control{}, log)
-	case "worker":
-		cfg := &config.WorkerConfig{Device: fmt.Sprintf("host-%d", n)}
+	case "worker", "gpu-worker":
+		cfg := &config.WorkerConfig{Device: fmt.Sprintf("%s-%d", map[string]string{"worker": kindHost, "gpu-worker": kindCUDA}[name], n)}
 		cfg.RuntimeDir = dir
 		cfg.SetDefaults()
 		err = RunWorker(context.Background(), cfg, Control{}, log)

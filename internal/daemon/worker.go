@@ -50,6 +50,8 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	defer func() { _ = sessions.Close() }() // the end of ctx has closed it, unless that was never reached
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
+	end := lastResort(log)
+	defer end.Stop()
 	sup.settled(log)
 	context.AfterFunc(ctx, func() { sup.Stopping("") })
 	ops, err := operate(ctx, "mooncake-worker", dir, config.WorkerSocket(cfg.Device), &cfg.Common, &cfg.HTTP, &control, sup, stop, log)
@@ -82,7 +84,11 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	loadTimes, storeTimes := ops.registry.JobTimes()
 	device := nearDevice{root: os.DirFS("/"), chunks: chunks, log: log}
 	if cfg.DeviceKind() == kindCUDA {
-		device.Device = cudaDevice(pool, background.Run, cores, stop, log)
+		lost := func(err error) {
+			end.Reset(lossPatience)
+			stop(err)
+		}
+		device.Device = cudaDevice(pool, background.Run, cores, lost, log)
 	} else {
 		device.Device = hostdev.Device{Background: background.Run, Cores: cores}
 	}
