@@ -5,22 +5,22 @@ import (
 	"fmt"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/cuda"
 )
 
-// allocations are what of engines' memory is mapped, each once.
+// allocations are what of engines' memory is mapped: what has a handle once, as the
+// driver demands it. Chunks are mapped for each region: nothing tells one
+// descriptor's memory from another's, all of the driver's are of one file.
 type allocations struct {
 	gpu  *gpu
 	mu   sync.Mutex
-	open map[any]*allocation // by handle, or by the identity of the chunks' files; guarded by mu
+	open map[cuda.Handle]*allocation // guarded by mu
 }
 
 // allocation is mapped as long as a mapping uses it.
 type allocation struct {
-	name   any
+	handle cuda.Handle // of one by handle
 	at     cuda.Address
 	bytes  uint64
 	chunks []uint64 // their lengths; nil for one by handle
@@ -34,38 +34,32 @@ func (a *allocations) hold(r *connector.KVRegion, fds []int) (*allocation, error
 		if len(r.Handle) != cuda.HandleBytes {
 			return nil, errors.New("it has no handle")
 		}
-		handle := cuda.Handle(r.Handle)
-		return a.take(handle, func() (*allocation, error) { return a.openHandle(handle) })
+		return a.take(cuda.Handle(r.Handle))
 	case KindVMM:
 		if r.FD < 0 || len(r.Chunks) == 0 || r.FD > len(fds)-len(r.Chunks) {
 			return nil, fmt.Errorf("%d chunks from descriptor %d of %d", len(r.Chunks), r.FD, len(fds))
 		}
 		mine := fds[r.FD : r.FD+len(r.Chunks)]
-		name, total, err := identify(mine, r.Chunks)
-		if err != nil {
-			return nil, err
-		}
-		return a.take(name, func() (*allocation, error) { return a.openChunks(mine, r.Chunks, total) })
+		return a.openChunks(mine, r.Chunks)
 	}
 	return nil, fmt.Errorf("kind %.32q is not known; known kinds: %s, %s", r.Kind, KindIPC, KindVMM)
 }
 
-func (a *allocations) take(name any, open func() (*allocation, error)) (*allocation, error) {
+func (a *allocations) take(handle cuda.Handle) (*allocation, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if found := a.open[name]; found != nil {
+	if found := a.open[handle]; found != nil {
 		found.users++
 		return found, nil
 	}
-	opened, err := open()
+	opened, err := a.openHandle(handle)
 	if err != nil {
 		return nil, a.gpu.note(err)
 	}
 	if a.open == nil {
-		a.open = map[any]*allocation{}
+		a.open = map[cuda.Handle]*allocation{}
 	}
-	opened.name, opened.users = name, 1
-	a.open[name] = opened
+	a.open[handle] = opened
 	return opened, nil
 }
 
@@ -81,39 +75,30 @@ func (a *allocations) openHandle(handle cuda.Handle) (*allocation, error) {
 	if err != nil {
 		return nil, errors.Join(err, a.gpu.CloseMemory(at))
 	}
-	return &allocation{at: at, bytes: bytes}, nil
+	return &allocation{handle: handle, at: at, bytes: bytes, users: 1}, nil
 }
 
 // maxChunked bounds the address space that a registration may ask for: more than
 // any GPU has.
 const maxChunked = 1 << 42
 
-// identify tells chunks from others by their files: descriptors differ from
-// session to session.
-func identify(fds []int, bytes []uint64) (name string, total uint64, err error) {
+// openChunks maps chunks, one behind the other, for one user.
+func (a *allocations) openChunks(fds []int, bytes []uint64) (*allocation, error) {
+	total := uint64(0)
 	for i, fd := range fds {
-		var stat unix.Stat_t
 		if fd < 0 {
-			return "", 0, fmt.Errorf("chunk %d has no descriptor", i)
-		}
-		if err := unix.Fstat(fd, &stat); err != nil {
-			return "", 0, fmt.Errorf("chunk %d: %w", i, err)
+			return nil, fmt.Errorf("chunk %d has no descriptor", i)
 		}
 		if bytes[i] == 0 || bytes[i] > maxChunked || total+bytes[i] > maxChunked {
-			return "", 0, fmt.Errorf("chunk %d of %d bytes behind %d", i, bytes[i], total)
+			return nil, fmt.Errorf("chunk %d of %d bytes behind %d", i, bytes[i], total)
 		}
 		total += bytes[i]
-		name += fmt.Sprintf("%d:%d:%d ", stat.Dev, stat.Ino, bytes[i])
 	}
-	return name, total, nil
-}
-
-func (a *allocations) openChunks(fds []int, bytes []uint64, total uint64) (*allocation, error) {
 	at, err := a.gpu.MapChunks(fds, bytes)
 	if err != nil {
-		return nil, err
+		return nil, a.gpu.note(err)
 	}
-	return &allocation{at: at, bytes: total, chunks: bytes}, nil
+	return &allocation{at: at, bytes: total, chunks: bytes, users: 1}, nil
 }
 
 // drop ends a use; the last unmaps.
@@ -125,9 +110,9 @@ func (a *allocations) drop(gone *allocation) error {
 	if gone.users--; gone.users > 0 {
 		return nil
 	}
-	delete(a.open, gone.name)
 	if gone.chunks != nil {
 		return a.gpu.UnmapChunks(gone.at, gone.chunks)
 	}
+	delete(a.open, gone.handle)
 	return a.gpu.CloseMemory(gone.at)
 }

@@ -95,3 +95,13 @@ func TestNoRoomToMeasure(t *testing.T) {
 	e.close()
 	r.double.Empty()
 }
+
+// Pieces that are measured lie as well as the kernel likes, and are there at all.
+func TestMeasuredPieces(t *testing.T) {
+	for _, c := range []struct{ a, b, want uint64 }{{4096, 4096, 4096}, {321, 70001, 35152}, {656, 660, 656}, {1, 20, 1}} {
+		m := &mapping{shards: [][]segment{{{bytes: c.a}, {bytes: c.b}}}}
+		if got := m.pieceBytes(); got != c.want {
+			t.Errorf("%d and %d: %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}

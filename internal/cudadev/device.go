@@ -134,11 +134,11 @@ func (d *Device) release() {
 	}
 }
 
-// Stats are counts since the start, but for RegisteredBytes.
+// Stats are counts since the start, but for RegisteredBytes and UnregisteredBytes.
 type Stats struct {
 	// RegisteredBytes of the store's memory are within the GPU's reach now.
 	RegisteredBytes int64
-	// UnregisteredBytes could not be registered.
+	// UnregisteredBytes can't be: the driver has refused them to this context.
 	UnregisteredBytes int64
 	// BufferedBytes were copied by way of the buffer.
 	BufferedBytes int64

@@ -13,29 +13,31 @@ import (
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
 
-// TestOneMappingOfAnAllocation: the regions and sessions of an engine share it, and
-// the last to go unmaps it.
+// TestOneMappingOfAnAllocation: the regions and sessions of an engine share what has
+// a handle, and the last to go unmaps it. Chunks are mapped for each.
 func TestOneMappingOfAnAllocation(t *testing.T) {
-	for _, l := range []layout{layouts()[0], layouts()[6]} {
+	for _, c := range []struct{ layout, first, both, second int }{{0, 1, 1, 1}, {6, 3, 3 + 2*3, 2 * 3}, {7, 4, 4 + 6, 6}} {
+		l := layouts()[c.layout]
 		r := newRig(t, nil)
 		e := r.newEngine(l, 1)
 		twice := *e.reg // a second region in the same allocation
 		twice.Regions = append(append([]connector.KVRegion(nil), e.reg.Regions...), e.reg.Regions[0])
+		mapped := func(want int) {
+			t.Helper()
+			if n := r.double.Get(cudatest.Mappings) + r.double.Get(cudatest.Chunks); n != uint64(want) {
+				t.Errorf("%s: %d mappings, want %d", l.name, n, want)
+			}
+		}
 		e.registered()
+		mapped(c.first)
 		second, err := r.device.Map(1, &twice, e.descriptors())
 		if err != nil {
 			t.Fatal(err)
 		}
-		mapped := func() uint64 { return r.double.Get(cudatest.Mappings) + r.double.Get(cudatest.Chunks) }
-		want := max(1, uint64(len(l.chunks)))
-		if n := mapped(); n != want {
-			t.Errorf("%s: %d mappings, want %d", l.name, n, want)
-		}
+		mapped(c.both)
 		e.roundTrip(0)
 		e.close()
-		if n := mapped(); n != want {
-			t.Errorf("%s: %d mappings, want %d", l.name, n, want)
-		}
+		mapped(c.second)
 		e.mapping = second
 		e.roundTrip(0)
 		e.close()
@@ -205,6 +207,15 @@ func TestMemoryThatCantBeRegistered(t *testing.T) {
 	e.roundTrip(1<<20 - 100_001)
 	if r.device.Stats().BufferedBytes == 0 {
 		t.Error("nothing was buffered")
+	}
+	e.close()
+	if n := r.device.Stats().UnregisteredBytes; n != 0 {
+		t.Errorf("%d bytes could not be registered with no engine there", n)
+	}
+	e.registered() // the next context tries it anew
+	r.double.Await(func() bool { return r.device.Stats().UnregisteredBytes > 0 })
+	if n := r.device.Stats().UnregisteredBytes; n != memoryBytes {
+		t.Errorf("%d bytes could not be registered, want %d", n, memoryBytes)
 	}
 	e.close()
 	r.double.Empty()

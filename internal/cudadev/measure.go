@@ -47,7 +47,11 @@ func (m *mapping) choose() {
 		"load_by_kernel", times[1][ByKernel], "load_by_copy_engine", times[1][ByEngine])
 }
 
-// pieceBytes is how long the mapping's pieces are on the average.
+// pieceAlign is what the kernel copies at a time of pieces that lie well.
+const pieceAlign = 16
+
+// pieceBytes is how long the mapping's pieces are on the average, and so that they
+// lie well one behind the other.
 func (m *mapping) pieceBytes() uint64 {
 	total, n := uint64(0), uint64(0)
 	for _, segments := range m.shards {
@@ -56,7 +60,7 @@ func (m *mapping) pieceBytes() uint64 {
 			n++
 		}
 	}
-	return total / n
+	return max(total/n/pieceAlign*pieceAlign, 1)
 }
 
 // measure returns the best times, by direction and way.

@@ -26,6 +26,7 @@ type hostSegment struct {
 	at      uint64     // where the next step begins; guarded by pinning
 	failed  bool       // what is behind at can't be registered; guarded by pinning
 	unpin   func(step) // set while steps is not empty; guarded by pinning
+	accept  func()     // takes back what was said of failed; set with it, guarded by pinning
 
 	mu    sync.Mutex
 	steps []step // registered, in order; guarded by mu
@@ -85,8 +86,12 @@ func (p *Pool) list() ([]*hostSegment, <-chan struct{}) {
 func (s *hostSegment) release() {
 	s.mu.Lock()
 	steps := s.steps
-	s.steps, s.at, s.failed = nil, 0, false
+	s.steps, s.at = nil, 0
 	s.mu.Unlock()
+	if s.failed {
+		s.failed = false
+		s.accept()
+	}
 	for _, st := range steps {
 		s.unpin(st)
 	}
@@ -194,8 +199,9 @@ func (s *hostSegment) pinStep(g *gpu) (moved, more bool) {
 	host, err := g.register(s.data[s.at:to])
 	if err != nil {
 		// What there is stays in use; the rest goes by the buffer.
-		s.failed = true
-		g.pinFailed(size-s.at, err)
+		rest := size - s.at
+		s.failed, s.accept = true, func() { g.stats.unregistered.Add(-int64(rest)) }
+		g.pinFailed(rest, err)
 		return false, false
 	}
 	s.unpin = func(st step) { g.unregister(st.host, st.to-st.from) }

@@ -6,6 +6,7 @@ import (
 	"hash/crc32"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -107,7 +108,7 @@ type layout struct {
 	held   int
 	runs   []connector.KVSegment // of one group; Region counts
 	bytes  []uint64              // of the regions
-	chunks []uint64              // not nil: region 0 is chunks of these lengths
+	chunks [][]uint64            // of regions that are chunks, their lengths
 }
 
 // layouts are those of vLLM as the shim describes them, made small, and pieces of
@@ -137,7 +138,8 @@ func layouts() []layout {
 		{name: "heads of shards", blocks: 6, held: 2, runs: tokens(16, 16*2*256, 256), bytes: []uint64{6 * 16 * 2 * 256}},
 		{name: "656 bytes a token", blocks: 5, runs: layers(3, 5, 16*656), bytes: []uint64{5 * 3 * 16 * 656}},
 		{name: "odd", blocks: 11, runs: []connector.KVSegment{run(0, 1, 333, 321, 0), run(0, 5000, 70001, 70001, 0)}, bytes: []uint64{5000 + 11*70001}},
-		{name: "chunks", blocks: 12, runs: layers(4, 12, 4096), bytes: []uint64{12 * 4 * 4096}, chunks: []uint64{1 << 16, 1 << 14, 1 << 17}},
+		{name: "chunks", blocks: 12, runs: layers(4, 12, 4096), bytes: []uint64{12 * 4 * 4096}, chunks: [][]uint64{{1 << 16, 1 << 14, 1 << 17}}},
+		{name: "chunks of one length", blocks: 16, runs: []connector.KVSegment{run(0, 0, 4096, 4096, 0), run(1, 0, 4096, 4096, 0)}, bytes: []uint64{1 << 16, 1 << 16}, chunks: [][]uint64{{1 << 15, 1 << 15}, {1 << 15, 1 << 15}}},
 	}
 }
 
@@ -146,11 +148,10 @@ type engine struct {
 	*rig
 	layout  layout
 	reg     *connector.Register
-	regions [][]byte
+	regions [][][]byte // of each its pieces
 	events  []*cudatest.Event
 	mapping worker.Mapping
 	fds     []int
-	pieces  [][]byte // of region 0, where that is chunks
 }
 
 // newEngine describes an engine's memory, filled with noise.
@@ -165,21 +166,24 @@ func (r *rig) newEngine(l layout, seed uint64) *engine {
 		NumBlocks: l.blocks, HeldShards: l.held, DeviceUUID: uuid(0), Segments: l.runs,
 		Namespace: kv.NamespaceSpec{Groups: []kv.GroupSpec{{ShardBytes: shardBytes, Shards: held}}},
 	}
+	var chunks [][]byte
+	var fds []int
+	if l.chunks != nil {
+		chunks, fds = cudatest.NewChunks(r.t, slices.Concat(l.chunks...)...)
+	}
 	for i, size := range l.bytes {
 		region := connector.KVRegion{Kind: KindIPC, Bytes: size}
-		if i == 0 && l.chunks != nil {
-			region.Kind, region.Chunks = KindVMM, l.chunks
-			for _, chunk := range l.chunks {
-				data, fd := cudatest.NewChunk(r.t, chunk)
-				e.pieces, e.fds = append(e.pieces, data), append(e.fds, fd)
-			}
-			e.regions = append(e.regions, nil)
+		if i < len(l.chunks) {
+			region.Kind, region.Chunks, region.FD = KindVMM, l.chunks[i], len(e.fds)
+			e.regions = append(e.regions, chunks[:len(region.Chunks)])
+			e.fds = append(e.fds, fds[:len(region.Chunks)]...)
+			chunks, fds = chunks[len(region.Chunks):], fds[len(region.Chunks):]
 		} else {
 			// Not at the allocation's beginning, as PyTorch hands it out.
 			const before = 2048
 			data, handle := cudatest.NewMemory(r.t, before+size)
 			region.Handle, region.Address = handle[:], before
-			e.regions = append(e.regions, data[before:])
+			e.regions = append(e.regions, [][]byte{data[before:]})
 		}
 		e.reg.Regions = append(e.reg.Regions, region)
 	}
@@ -236,12 +240,8 @@ func (e *engine) each(block uint32, shard int, visit func(piece []byte)) {
 			continue
 		}
 		at := run.Offset + uint64(block)*run.BlockStride
-		if data := e.regions[run.Region]; data != nil {
-			visit(data[at : at+run.Bytes])
-			continue
-		}
 		left := run.Bytes
-		for _, chunk := range e.pieces { // a piece may lie in several
+		for _, chunk := range e.regions[run.Region] { // a piece may lie in several
 			size := uint64(len(chunk))
 			if at >= size {
 				at -= size

@@ -2,9 +2,12 @@ package cudatest
 
 import (
 	"encoding/binary"
+	"fmt"
 	"os"
 	"sync/atomic"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/internal/cuda"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
@@ -52,8 +55,33 @@ func NewMemory(t testing.TB, bytes uint64) (data []byte, handle cuda.Handle) {
 // descriptor is the test's.
 func NewChunk(t testing.TB, bytes uint64) (data []byte, fd int) {
 	t.Helper()
-	fd, data = mapped(t, "engine-chunk", bytes)
-	return data, fd
+	chunks, fds := NewChunks(t, bytes)
+	return chunks[0], fds[0]
+}
+
+// NewChunks allocates chunks, of whole pages each. Their descriptors are of one file,
+// as all are that the driver makes.
+func NewChunks(t testing.TB, bytes ...uint64) (chunks [][]byte, fds []int) {
+	t.Helper()
+	total := uint64(0)
+	for _, n := range bytes {
+		total += n
+	}
+	file, data := mapped(t, "engine-chunks", total)
+	at := uint64(0)
+	for _, n := range bytes {
+		fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", file), unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if _, err := unix.Seek(fd, int64(at/pageBytes<<32|n), unix.SEEK_SET); err != nil {
+			t.Fatal(err)
+		}
+		chunks, fds = append(chunks, data[at:at+n]), append(fds, fd)
+		at += n
+	}
+	return chunks, fds
 }
 
 // Event is an event of an engine.

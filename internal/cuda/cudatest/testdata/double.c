@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -122,7 +123,7 @@ static range *ranges;
 
 typedef struct chunk {
   struct chunk *next;
-  uint64_t id, bytes;
+  uint64_t id, bytes, offset; // in the file
   int fd, references;
 } chunk;
 typedef struct piece {
@@ -399,9 +400,9 @@ static void unref(chunk *c) {
   }
 }
 
-static uint64_t add_chunk(int fd, uint64_t bytes) {
+static uint64_t add_chunk(int fd, uint64_t bytes, uint64_t offset) {
   chunk *c = calloc(1, sizeof *c);
-  c->id = serials++, c->bytes = bytes, c->fd = fd, c->references = 1;
+  c->id = serials++, c->bytes = bytes, c->offset = offset, c->fd = fd, c->references = 1;
   c->next = chunks;
   chunks = c;
   return c->id;
@@ -413,7 +414,7 @@ EXPORT int cuMemCreate(uint64_t *id, size_t bytes, const properties *p, unsigned
   int fd = (int)syscall(SYS_memfd_create, "cuda-double-chunk", 1u);
   if (fd < 0 || ftruncate(fd, (off_t)bytes) != 0) return NO_MEMORY;
   pthread_mutex_lock(&lock);
-  *id = add_chunk(fd, bytes);
+  *id = add_chunk(fd, bytes, 0);
   // One that nobody may have is told by its size being odd: there is nowhere else to keep it.
   if (!(p->handle_types & 1)) chunks->bytes |= 1;
   pthread_mutex_unlock(&lock);
@@ -451,13 +452,17 @@ EXPORT int cuMemImportFromShareableHandle(uint64_t *id, void *descriptor, int ty
   BEGIN(0);
   int fd = fcntl((int)(intptr_t)descriptor, F_DUPFD_CLOEXEC, 0);
   if (type != 1 || fd < 0) return INVALID_VALUE;
-  off_t bytes = lseek(fd, 0, SEEK_END);
-  if (bytes <= 0) {
+  // The position says which part of the file it is: its page, and 32 bits of its
+  // length. One at the beginning is the whole file.
+  off_t position = lseek(fd, 0, SEEK_CUR);
+  struct stat file;
+  uint64_t offset = (uint64_t)position >> 32 << 12, bytes = (uint32_t)position;
+  if (position < 0 || fstat(fd, &file) != 0 || offset + bytes > (uint64_t)file.st_size || file.st_size == 0) {
     close(fd);
     return INVALID_VALUE;
   }
   pthread_mutex_lock(&lock);
-  *id = add_chunk(fd, (uint64_t)bytes);
+  *id = add_chunk(fd, position == 0 ? (uint64_t)file.st_size : bytes, offset);
   pthread_mutex_unlock(&lock);
   return OK;
 }
@@ -490,7 +495,7 @@ EXPORT int cuMemMap(uint64_t address, size_t bytes, size_t offset, uint64_t id, 
   chunk *c = chunk_of(id);
   range *r = find(RESERVED, address & ~TAG);
   if (c != NULL && r != NULL && offset == 0 && flags == 0 && bytes == (c->bytes & ~(uint64_t)1) && (address & ~TAG) + bytes <= r->at + r->bytes &&
-      mmap((void *)(uintptr_t)(address & ~TAG), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, c->fd, 0) != MAP_FAILED) {
+      mmap((void *)(uintptr_t)(address & ~TAG), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, c->fd, (off_t)c->offset) != MAP_FAILED) {
     piece *p = calloc(1, sizeof *p);
     p->at = address & ~TAG, p->bytes = bytes, p->chunk = c, p->next = pieces;
     pieces = p;
