@@ -83,10 +83,16 @@ func (n *session) copyBatch(j *job, direction Direction, batch []ShardCopy) erro
 	if n.srv.cfg.Faults.IgnoreCancel {
 		ctx = context.WithoutCancel(j.ctx)
 	}
-	var after Event
-	if j.after >= 0 {
-		after = j.after
+	if j.after < 0 {
+		return n.copyAfter(ctx, direction, nil, batch)
 	}
+	var err error
+	// The engine's step takes as long as it does; the engine's deadline bounds this.
+	j.loop.Await(func() { err = n.copyAfter(ctx, direction, j.after, batch) })
+	return err
+}
+
+func (n *session) copyAfter(ctx context.Context, direction Direction, after Event, batch []ShardCopy) error {
 	done := make(chan error, 1)
 	n.mapping.Copy(ctx, direction, after, batch, func(err error) { done <- err })
 	return <-done

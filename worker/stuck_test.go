@@ -39,14 +39,41 @@ func TestAStuckCopyStopsThePulse(t *testing.T) {
 	tickUntil(rounds.Load() + 3)
 }
 
-// tickUntil ticks until there were so many rounds.
-func (r *rig) tickUntil(rounds *atomic.Int64, n int64) {
+// A copy that waits for the engine's event goes round: how long the engine's step
+// takes is no business of the service manager's.
+func TestACopyThatWaitsForTheEngineBeats(t *testing.T) {
+	var rounds atomic.Int64
+	group := pulse.New(func() { rounds.Add(1) })
+	r := newRig(t, func(cfg *worker.Config) { cfg.Pulse = group })
+	e := r.engine()
+	stored(t, e, 8)
+	accepting := group.Join() // as a daemon's other loops
+	for name, job := range map[string]any{"load": e.loadJob("p", ids(30, 8)), "store": e.storeJob("q", ids(40, 8))} {
+		r.gate.armed.Store(true)
+		e.send(&connector.After{Type: connector.TypeAfter, Event: 0})
+		e.send(job)
+		<-r.gate.entered // the engine's event has not happened
+		r.gate.armed.Store(false)
+		r.tickUntil(&rounds, rounds.Load()+4, accepting)
+		r.gate.proceed <- struct{}{}
+		if result := expect[*connector.Result](e.peer); result.Status != connector.StatusOK {
+			t.Errorf("%s: %+v", name, result)
+		}
+	}
+	accepting.Leave()
+}
+
+// tickUntil ticks, and others beat, until there were so many rounds.
+func (r *rig) tickUntil(rounds *atomic.Int64, n int64, others ...*pulse.Loop) {
 	r.t.Helper()
 	for deadline := time.Now().Add(patience); rounds.Load() < n; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			r.t.Fatalf("%d rounds, want %d", rounds.Load(), n)
 		}
 		r.server.Tick()
+		for _, loop := range others {
+			loop.Beat()
+		}
 	}
 }
 
