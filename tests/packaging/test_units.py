@@ -10,8 +10,8 @@ from conftest import REPOSITORY
 
 UNITS = REPOSITORY / "deploy" / "systemd"
 INSTANCES = {"mooncake-worker@.service": "mooncake-worker@host-0.service", "mooncake-worker@.socket": "mooncake-worker@host-0.socket"}
-# systemd-analyze's exposure, of 10; "SAFE" ends at 2.
-MOST_EXPOSED = 1.0
+# systemd-analyze's exposure, of 10; "SAFE" ends at 2. The conductor's clients are on the network.
+MOST_EXPOSED = {"mooncake-conductor.service": 1.3, "mooncake-lookupd.service": 1.0, "mooncake-worker@host-0.service": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def analyze(units: pathlib.Path, *arguments: str) -> subprocess.CompletedProcess
 
 def test_units_are_clean(units):
     names = sorted(path.name for path in units.iterdir())
-    assert len(names) == 4
+    assert len(names) == 5
     checked = analyze(units, "verify", "--man=no", *(f"./{name}" for name in names))
     ours = [line for line in checked.stdout.splitlines() if "mooncake" in line]
     assert checked.returncode == 0 and not ours, checked.stdout
@@ -44,9 +44,9 @@ def test_a_fault_would_be_found(units, tmp_path):
     assert "Typo" in analyze(tmp_path, "verify", "--man=no", "./mooncake-broken.service").stdout
 
 
-@pytest.mark.parametrize("service", ["mooncake-lookupd.service", "mooncake-worker@host-0.service"])
+@pytest.mark.parametrize("service", MOST_EXPOSED)
 def test_units_are_hardened(units, service):
     checked = analyze(units, "security", "--offline=true", "--no-pager", f"./{service}")
     exposure = re.search(r"exposure level for \S+: ([0-9.]+)", checked.stdout)
     assert exposure, checked.stdout
-    assert float(exposure[1]) <= MOST_EXPOSED, checked.stdout
+    assert float(exposure[1]) <= MOST_EXPOSED[service], checked.stdout
