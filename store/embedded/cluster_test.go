@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"hash/crc32"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 
 // fakeCluster is a Cluster that does what it was handed over when the test says so.
 type fakeCluster struct {
-	mu      sync.Mutex
 	objects map[disk.Key][][]byte
 	known   map[disk.Key]kv.Existence
 	era     uint8

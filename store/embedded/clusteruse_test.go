@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -8,6 +9,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/disk"
+	"github.com/mooncake-sidecar/sidecar/store/disk/disktest"
 )
 
 func evictedOf(w *clusterWorld) uint64 { return w.m.Stats().Removed[RemovedEvicted] }
@@ -233,5 +235,43 @@ func TestPrefetchFromTheCluster(t *testing.T) {
 		if _, err := bare.m.PrefetchAll(t.Context(), bare.namespace(testSpec("m", 4096, 1)).ID, nil); !errors.Is(err, ErrNoTier) {
 			t.Errorf("without a tier: %v", err)
 		}
+	})
+}
+
+// TestPrefetchBesideADisk: chunks that wait for room are begun as others come from the
+// cluster, though the disk has nothing to say.
+func TestPrefetchBesideADisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n = 20 // of 1 MiB, for which a quarter of 32 MiB is not room at a time
+		d := newDiskWorld(t, 32<<20, &disktest.Dir{}, smallDisk())
+		c := newFakeCluster()
+		d.m.SetCluster(c, false)
+		large := d.namespace(testSpec("large", 1<<20, 1))
+		digest := d.m.namespaces[large.ID].digest
+		for i := range n {
+			c.objects[disk.Key{Namespace: digest, Hash: testHash(i)}] = [][]byte{make([]byte, 1<<20)}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var begun int
+		var err error
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			begun, err = d.m.PrefetchAll(ctx, large.ID, chunkKeys(ints(0, n)...))
+		}()
+		for {
+			synctest.Wait()
+			if do(&c.gets, nil) == 0 { // it has ended, or waits for nothing
+				break
+			}
+		}
+		cancel()
+		<-ended
+		if err != nil || begun != n {
+			t.Errorf("%d of %d are begun: %v", begun, n, err)
+		}
+		d.m.validate(t)
+		d.unmount()
 	})
 }

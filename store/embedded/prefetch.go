@@ -28,7 +28,7 @@ const (
 // is evicted for what can't come. It returns how many it has begun. ErrNoTier: there
 // is neither.
 func (m *Master) Prefetch(ns store.NamespaceID, keys []store.ChunkKey) (begun int, err error) {
-	begun, _, err = m.prefetch(ns, keys)
+	begun, _, _, err = m.prefetch(ns, keys)
 	return begun, err
 }
 
@@ -54,16 +54,12 @@ func (m *Master) prefetchPaced(ctx context.Context, ns store.NamespaceID, keys [
 		if m.disk() != nil {
 			read = m.lower.tier.ReadEvent() // before it is looked how much may be read
 		}
-		came := m.nextArrival()
-		n, left, err := m.prefetch(ns, keys)
+		n, left, came, err := m.prefetch(ns, keys)
 		begun += n
 		disk := m.disk()
 		stuck := disk != nil && !disk.Serves() && (came == nil || m.lower.cluster == nil)
 		if keys = left; err != nil || len(keys) == 0 || stuck {
 			return begun, err
-		}
-		if read == nil && came == nil {
-			continue // what was on its way has come
 		}
 		select {
 		case <-read:
@@ -74,12 +70,10 @@ func (m *Master) prefetchPaced(ctx context.Context, ns store.NamespaceID, keys [
 	}
 }
 
-// nextArrival returns a channel that is closed when the next promotion ends, nil when
+// arrivalLocked returns a channel that is closed when the next promotion ends, nil when
 // none is under way.
-func (m *Master) nextArrival() <-chan struct{} {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.lower == nil || len(m.lower.coming) == 0 {
+func (m *Master) arrivalLocked() <-chan struct{} {
+	if len(m.lower.coming) == 0 {
 		return nil
 	}
 	if m.lower.came == nil {
@@ -88,32 +82,34 @@ func (m *Master) nextArrival() <-chan struct{} {
 	return m.lower.came
 }
 
-// prefetch returns the chunks that there is no time for at present.
-func (m *Master) prefetch(ns store.NamespaceID, keys []store.ChunkKey) (begun int, left []store.ChunkKey, err error) {
+// prefetch returns the chunks that there is no time for at present, and what their
+// turn may come with, see prefetchSome.
+func (m *Master) prefetch(ns store.NamespaceID, keys []store.ChunkKey) (begun int, left []store.ChunkKey, came <-chan struct{}, err error) {
 	for len(keys) > 0 {
 		step := keys[:min(prefetchStep, len(keys))]
-		n, done, err := m.prefetchSome(ns, step)
+		n, done, came, err := m.prefetchSome(ns, step)
 		begun += n
 		keys = keys[done:]
 		if err != nil || done < len(step) {
-			return begun, keys, err
+			return begun, keys, came, err
 		}
 	}
-	_, _, err = m.prefetchSome(ns, nil) // for its errors
-	return begun, nil, err
+	_, _, _, err = m.prefetchSome(ns, nil) // for its errors
+	return begun, nil, nil, err
 }
 
 // prefetchSome returns how many it has begun to bring, and with how many it is
-// done.
-func (m *Master) prefetchSome(ns store.NamespaceID, keys []store.ChunkKey) (begun, done int, err error) {
+// done. Where it stops before the last, came is the next arrival, those included that
+// it has begun; nil: nothing comes, and the chunk waits for the disk alone.
+func (m *Master) prefetchSome(ns store.NamespaceID, keys []store.ChunkKey) (begun, done int, came <-chan struct{}, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, err := m.namespaceLocked(ns)
 	if err != nil {
-		return 0, 0, err
+		return 0, 0, nil, err
 	}
 	if m.lower == nil {
-		return 0, 0, fmt.Errorf("%w; set disk_dir, or store mooncake", ErrNoTier)
+		return 0, 0, nil, fmt.Errorf("%w; set disk_dir, or store mooncake", ErrNoTier)
 	}
 	m.timeLocked()
 	room := m.fetchRoomLocked()
@@ -133,7 +129,7 @@ func (m *Master) prefetchSome(ns store.NamespaceID, keys []store.ChunkKey) (begu
 			}
 			size := n.groups[keys[i].Group].wholeBytes()
 			if !m.comesSoonLocked(p.from, found.Bytes, size, room) {
-				return begun, i, nil
+				return begun, i, m.arrivalLocked(), nil
 			}
 			if _, ok := m.promoteLocked(p, ns, &keys[i], found); ok {
 				begun++
@@ -142,7 +138,7 @@ func (m *Master) prefetchSome(ns store.NamespaceID, keys []store.ChunkKey) (begu
 			break
 		}
 	}
-	return begun, len(keys), nil
+	return begun, len(keys), nil, nil
 }
 
 // comesSoonLocked tells whether what is below brings a chunk as soon as it would one
