@@ -9,8 +9,8 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/api/conductorpb"
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
@@ -125,10 +125,9 @@ func (g *GRPC) Query(_ context.Context, r *conductorpb.QueryRequest) (*conductor
 	return g.s.answerGRPC(r, sc)
 }
 
-// QueryStream implements conductorpb.ConductorServer.
+// QueryStream implements conductorpb.ConductorServer. Each of its queries counts as a
+// call, and has memory only while it is answered.
 func (g *GRPC) QueryStream(stream grpc.BidiStreamingServer[conductorpb.QueryRequest, conductorpb.QueryReply]) error {
-	sc := g.s.rooms.take()
-	defer g.s.rooms.give(sc)
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -137,7 +136,9 @@ func (g *GRPC) QueryStream(stream grpc.BidiStreamingServer[conductorpb.QueryRequ
 		if err != nil {
 			return err
 		}
-		reply, err := g.s.answerGRPC(r, sc)
+		began := time.Now()
+		reply, err := g.Query(stream.Context(), r)
+		g.s.counted(conductorpb.Conductor_QueryStream_FullMethodName, began, err)
 		if err != nil {
 			return err
 		}
@@ -203,47 +204,40 @@ func tiersOf(in *[3]int) *conductorpb.Tiers {
 }
 
 // Guard returns what a gRPC server needs so that only those are let in who have a token,
-// and calls are counted. Calls of open need none: health.
+// and calls are counted. A call without one ends before a byte of its message is read.
+// Calls of open need none: health.
 func (s *Server) Guard(tokens *Tokens, open func(method string) bool) []grpc.ServerOption {
-	allowed := func(ctx context.Context, method string) error {
-		if open(method) {
-			return nil
-		}
-		authorization := ""
-		if md, ok := metadata.FromIncomingContext(ctx); ok {
-			if values := md.Get("authorization"); len(values) == 1 {
+	return []grpc.ServerOption{
+		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
+			if open(call.FullMethodName) {
+				return ctx, nil
+			}
+			authorization := ""
+			if values := call.Header.Get("authorization"); len(values) == 1 {
 				authorization = values[0]
 			}
-		}
-		if !tokens.Allows(authorization) {
-			return grpcstatus.Error(codes.Unauthenticated, errToken.Error())
-		}
-		return nil
-	}
-	counted := func(method string, began time.Time, err error) {
-		status := 200
-		if err != nil {
-			status = 400
-			if code := grpcstatus.Code(err); code == codes.Internal || code == codes.Unknown {
-				status = 500
-			}
-		}
-		s.cfg.Answered(method, status, time.Since(began))
-	}
-	return []grpc.ServerOption{
-		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (reply any, err error) {
-			defer func(began time.Time) { counted(info.FullMethod, began, err) }(time.Now())
-			err = allowed(ctx, info.FullMethod)
-			if err != nil {
+			if !tokens.Allows(authorization) {
+				err := grpcstatus.Error(codes.Unauthenticated, errToken.Error())
+				s.counted(call.FullMethodName, time.Now(), err)
 				return nil, err
 			}
+			return ctx, nil
+		}),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (reply any, err error) {
+			defer func(began time.Time) { s.counted(info.FullMethod, began, err) }(time.Now())
 			return handle(ctx, req)
 		}),
-		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			if err := allowed(stream.Context(), info.FullMethod); err != nil {
-				return err
-			}
-			return handle(srv, stream)
-		}),
 	}
+}
+
+// counted tells of a call of gRPC as of one of HTTP.
+func (s *Server) counted(method string, began time.Time, err error) {
+	status := 200
+	if err != nil {
+		status = 400
+		if code := grpcstatus.Code(err); code == codes.Internal || code == codes.Unknown {
+			status = 500
+		}
+	}
+	s.cfg.Answered(method, status, time.Since(began))
 }

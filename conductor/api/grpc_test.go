@@ -3,14 +3,19 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"reflect"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
@@ -25,8 +30,13 @@ import (
 // dialFake returns a client of a server in front of an index.
 func dialFake(t *testing.T, index Indexer, tokens *Tokens) conductorpb.ConductorClient {
 	t.Helper()
-	s := New(Config{Index: index, Log: slog.New(slog.DiscardHandler)})
-	server := grpc.NewServer(s.Guard(tokens, func(string) bool { return false })...)
+	return dialServer(t, New(Config{Index: index, Log: slog.New(slog.DiscardHandler)}), tokens)
+}
+
+// dialServer returns a client of a server.
+func dialServer(t *testing.T, s *Server, tokens *Tokens, more ...grpc.ServerOption) conductorpb.ConductorClient {
+	t.Helper()
+	server := grpc.NewServer(append(s.Guard(tokens, func(string) bool { return false }), more...)...)
 	conductorpb.RegisterConductorServer(server, s.GRPC())
 	l := bufconn.Listen(1 << 20)
 	done := make(chan struct{})
@@ -142,5 +152,56 @@ func TestGRPCTokens(t *testing.T) {
 			_, err = stream.Recv()
 		}
 		wantCode(t, err, codes.Unauthenticated)
+	}
+}
+
+// received counts the bytes of messages that were decoded.
+type received struct{ bytes atomic.Int64 }
+
+func (*received) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (*received) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (*received) HandleConn(context.Context, stats.ConnStats)                       {}
+func (r *received) HandleRPC(_ context.Context, of stats.RPCStats) {
+	if in, ok := of.(*stats.InPayload); ok {
+		r.bytes.Add(int64(in.Length))
+	}
+}
+
+// Of somebody without a token nothing is read, and all is counted.
+func TestGRPCCalls(t *testing.T) {
+	var mu sync.Mutex
+	answered := map[string]int{}
+	s := New(Config{Index: &fakeIndex{}, Log: slog.New(slog.DiscardHandler), Answered: func(call string, status int, _ time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		answered[fmt.Sprint(call, " ", status)]++
+	}})
+	var tokens Tokens
+	tokens.Set([]string{"0123456789abcdef"})
+	var in received
+	client := dialServer(t, s, &tokens, grpc.StatsHandler(&in), grpc.MaxRecvMsgSize(32<<20))
+	_, err := client.Query(t.Context(), &conductorpb.QueryRequest{Model: "m", Tokens: make([]byte, 8<<20)})
+	wantCode(t, err, codes.Unauthenticated)
+	if n := in.bytes.Load(); n != 0 {
+		t.Errorf("%d bytes of somebody without a token were decoded", n)
+	}
+	known := metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer 0123456789abcdef")
+	stream, err := client.QueryStream(known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := stream.Send(&conductorpb.QueryRequest{Model: "m"}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := stream.Recv(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	want := map[string]int{conductorpb.Conductor_Query_FullMethodName + " 400": 1, conductorpb.Conductor_QueryStream_FullMethodName + " 200": 3}
+	if !reflect.DeepEqual(answered, want) {
+		t.Errorf("%v, want %v", answered, want)
 	}
 }

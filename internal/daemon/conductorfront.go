@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/api"
@@ -37,6 +38,8 @@ const (
 	frontIdleTimeout   = 2 * time.Minute
 	frontHeaderBytes   = 64 << 10
 	frontConnections   = 8192
+	// frontStreams are calls of one gRPC connection at a time.
+	frontStreams = 64
 	// frontStopTimeout is how long answers under way may take when the daemon ends, and
 	// streamStopTimeout those of engines.
 	frontStopTimeout  = time.Second
@@ -221,6 +224,7 @@ func (f *front) serveGRPC(ctx context.Context, cfg *config.ConductorConfig, serv
 		return fmt.Errorf("grpc_listen: %w", err)
 	}
 	opts := append(server.Guard(&f.tokens, func(method string) bool { return slices.Contains(healthMethods(), method) }),
+		grpc.MaxConcurrentStreams(frontStreams), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: frontIdleTimeout}),
 		grpc.MaxRecvMsgSize(int(cfg.MaxBodyBytes)), grpc.InitialWindowSize(callWindowBytes), grpc.InitialConnWindowSize(callWindowBytes)) //nolint:gosec // a gibibyte at most
 	if f.tls != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(f.tls)))
