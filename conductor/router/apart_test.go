@@ -11,7 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/conductor/contract"
 	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
+	"github.com/mooncake-sidecar/sidecar/conductor/prefixindex"
 	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
 )
 
@@ -26,9 +28,7 @@ func apart(o *siteOptions) {
 func TestPrefillAndDecodeApart(t *testing.T) {
 	s := newSite(t, 3, apart)
 	for i := range 20 {
-		s.index.mu.Lock()
-		s.index.late = 5 // the store's events come late
-		s.index.mu.Unlock()
+		s.index.is(5) // the store's events come late
 		content := completion(long(fmt.Sprint("prompt ", i, " "), 200+13*i), `"stream":true`, `"cache_salt":"s"`, `"max_tokens":3`)
 		path := pathCompletions
 		if i%2 == 1 {
@@ -65,8 +65,75 @@ func TestPrefillAndDecodeApart(t *testing.T) {
 		t.Errorf("%+v", stats)
 	}
 	d := s.decision()
-	if d.Prefill != "a" || d.Decode == "a" || d.Decode == "" || d.Note != "" {
+	if d.Prefill != "a" || d.Decode == "a" || d.Decode == "" || !strings.HasPrefix(d.Note, "stored; it was waited for ") {
 		t.Errorf("%+v", d)
+	}
+}
+
+// TestHandoverToAnUnknownEngine: of engines whose own events are not followed, what all
+// can load is what the index says of any other.
+func TestHandoverToAnUnknownEngine(t *testing.T) {
+	s := newSite(t, 3, apart)
+	for i := range 5 {
+		s.index.is(5, "b", "c")
+		s.router.placer.catalog.known.Store(nil)
+		if got := s.post(pathCompletions, completion(long(fmt.Sprint(i, " prompt"), 300))); got.status != http.StatusOK || got.engine() == "a" {
+			t.Fatalf("%+v", got)
+		}
+	}
+	for _, e := range s.engines[1:] {
+		for _, r := range e.requests() {
+			if r.computed > blockTokens {
+				t.Errorf("%s computed %d tokens of %d", e.name, r.computed, len(r.tokens)/4)
+			}
+		}
+	}
+}
+
+// TestLateHandovers: a request does not wait for ever for what is not stored, nor for
+// what nobody would tell; which it was can be read.
+func TestLateHandovers(t *testing.T) {
+	s := newSite(t, 3, apart, func(o *siteOptions) { o.config.HandoverTimeout = time.Millisecond })
+	s.index.is(1 << 30)
+	if got := s.post(pathCompletions, completion(long("x", 300))); got.status != http.StatusOK || got.engine() == "a" || s.router.Stats().HandoversLate != 1 {
+		t.Errorf("%+v, %+v", got, s.router.Stats())
+	}
+	mustContain(t, s.decision().Note, "not known to be stored")
+	blind := newSite(t, 3, apart, func(o *siteOptions) { o.store = nil })
+	if got := blind.post(pathCompletions, completion(long("x", 300))); got.status != http.StatusOK || blind.router.Stats().HandoversLate != 0 {
+		t.Errorf("%+v, %+v", got, blind.router.Stats())
+	}
+	mustContain(t, blind.decision().Note, "not waited for")
+}
+
+// TestWhoseStores: a store of rank -1 is its instance's, any other one is of all
+// instances of its tenant and model.
+func TestWhoseStores(t *testing.T) {
+	of := func(s contract.Service) *services {
+		known := &services{forms: map[modelName][]form{}, follows: map[string]bool{}, stores: map[string]bool{}, shared: map[modelName]bool{}}
+		known.add(&contract.Status{Service: s})
+		return known
+	}
+	q := &request{base: "m"}
+	q.tenant = "default"
+	for name, c := range map[string]struct {
+		service         contract.Service
+		told, everybody bool
+	}{
+		"its own":          {contract.Service{Type: contract.TypeMooncake, Tenant: "default", Model: "m", Instance: "e", Rank: prefixindex.Shared}, true, false},
+		"another's":        {contract.Service{Type: contract.TypeMooncake, Tenant: "default", Model: "m", Instance: "f", Rank: prefixindex.Shared}, false, false},
+		"everybody's":      {contract.Service{Type: contract.TypeMooncake, Tenant: "default", Model: "m", Instance: "store"}, true, true},
+		"another model's":  {contract.Service{Type: contract.TypeMooncake, Tenant: "default", Model: "n", Instance: "store"}, false, false},
+		"another tenant's": {contract.Service{Type: contract.TypeMooncake, Tenant: "t", Model: "m", Instance: "store"}, false, false},
+		"an engine":        {contract.Service{Type: contract.TypeVLLM, Tenant: "default", Model: "m", Instance: "e"}, false, false},
+	} {
+		known := of(c.service)
+		if told, everybody := known.tells(q, "e"); told != c.told || everybody != c.everybody {
+			t.Errorf("%s: %v, %v", name, told, everybody)
+		}
+		if known.follows["e"] != (name == "an engine") {
+			t.Errorf("%s: %v", name, known.follows)
+		}
 	}
 }
 

@@ -23,8 +23,10 @@ type services struct {
 	forms map[modelName][]form
 	// follows has the instances whose events are followed.
 	follows map[string]bool
-	// stores has the instances of which a store is followed.
+	// stores has the instances of which a store is followed, and shared the models of which
+	// one is that all instances load from.
 	stores map[string]bool
+	shared map[modelName]bool
 }
 
 type modelName struct{ tenant, model, lora string }
@@ -43,7 +45,7 @@ func (c *catalog) services(now time.Time) *services {
 	if known != nil && now.Sub(known.at) < catalogAge {
 		return known
 	}
-	fresh := &services{at: now, forms: map[modelName][]form{}, follows: map[string]bool{}, stores: map[string]bool{}}
+	fresh := &services{at: now, forms: map[modelName][]form{}, follows: map[string]bool{}, stores: map[string]bool{}, shared: map[modelName]bool{}}
 	if c.index != nil {
 		for _, s := range c.index.Services() {
 			fresh.add(&s)
@@ -58,11 +60,21 @@ func (s *services) add(status *contract.Status) {
 	if !slices.Contains(s.forms[name], f) {
 		s.forms[name] = append(s.forms[name], f)
 	}
-	if status.Rank == prefixindex.Shared {
-		s.stores[status.Instance] = true
-	} else {
+	switch {
+	case status.Type != contract.TypeMooncake:
 		s.follows[status.Instance] = true
+	case status.Rank == prefixindex.Shared:
+		s.stores[status.Instance] = true
+	default: // a store of a rank is everybody's
+		s.shared[modelName{tenant: status.Tenant, model: status.Model}] = true
 	}
+}
+
+// tells whether somebody says what an instance can load for a request from a store;
+// everybody: it is a store that all load from.
+func (s *services) tells(r *request, instance string) (told, everybody bool) {
+	everybody = s.shared[modelName{tenant: r.tenant, model: r.base}]
+	return everybody || s.stores[instance], everybody
 }
 
 // holding is what a rank has of a prompt, in tokens.

@@ -61,9 +61,11 @@ type fakeEngine struct {
 	}
 }
 
-// fakeStore is one that engines share.
+// fakeStore is one that engines share. What they put is there when the index says so, as
+// engines store behind their answers.
 type fakeStore struct {
 	mu     sync.Mutex
+	coming []string
 	blocks map[string]bool
 }
 
@@ -301,31 +303,69 @@ func (s *fakeStore) put(name string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.coming = append(s.coming, name)
+}
+
+// arrive stores what was put.
+func (s *fakeStore) arrive() {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.blocks == nil {
 		s.blocks = map[string]bool{}
 	}
-	s.blocks[name] = true
+	for _, name := range s.coming {
+		s.blocks[name] = true
+	}
+	s.coming = nil
 }
 
 // fakeIndex looks into engines' caches.
 type fakeIndex struct {
 	engines []*fakeEngine
 	store   *fakeStore
-	// late makes the store's blocks known after so many questions only.
+	// late makes the store's blocks stored and known after so many questions only.
 	mu   sync.Mutex
 	late int
+	// unknown engines' events are not followed.
+	unknown map[string]bool
 }
 
-// Services implements Index.
+func (x *fakeIndex) is(late int, unknown ...string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.late, x.unknown = late, map[string]bool{}
+	for _, name := range unknown {
+		x.unknown[name] = true
+	}
+}
+
+func (x *fakeIndex) known() (engines []*fakeEngine) {
+	for _, e := range x.engines {
+		x.mu.Lock()
+		if !x.unknown[e.name] {
+			engines = append(engines, e)
+		}
+		x.mu.Unlock()
+	}
+	return engines
+}
+
+// Services implements Index. The store is one as POST /register makes it: of its first
+// rank, under a name of its own.
 func (x *fakeIndex) Services() []contract.Status {
 	var all []contract.Status
-	for _, e := range x.engines {
-		s := contract.Service{Instance: e.name, Model: "m", Tenant: prefixindex.DefaultTenant, BlockTokens: blockTokens}
+	add := func(kind, instance string) {
+		s := contract.Service{Type: kind, Instance: instance, Model: "m", Tenant: prefixindex.DefaultTenant, BlockTokens: blockTokens}
 		all = append(all, contract.Status{Service: s, State: contract.Complete})
-		if x.store != nil {
-			s.Rank = prefixindex.Shared
-			all = append(all, contract.Status{Service: s, State: contract.Complete})
-		}
+	}
+	for _, e := range x.known() {
+		add(contract.TypeVLLM, e.name)
+	}
+	if x.store != nil {
+		add(contract.TypeMooncake, "store")
 	}
 	return all
 }
@@ -339,12 +379,15 @@ func (x *fakeIndex) Query(q *contract.Query, dst []contract.RankMatch) []contrac
 	x.late--
 	known := x.late < 0
 	x.mu.Unlock()
+	if known {
+		x.store.arrive()
+	}
 	salt := "|"
 	if q.CacheSalt != "" {
 		quoted, _ := json.Marshal(q.CacheSalt)
 		salt = string(quoted) + "|"
 	}
-	for _, e := range x.engines {
+	for _, e := range x.known() {
 		m := contract.RankMatch{Match: prefixindex.Match{Instance: e.name}, State: contract.Complete}
 		e.mu.Lock()
 		prefixes(salt, q.Tokens, func(name string, n int) bool {

@@ -83,7 +83,7 @@ func (c *call) handover(ctx context.Context, out *placed) (fleet.Target, error) 
 	case err != nil:
 		return out.prefill, err
 	}
-	r.awaitStored(ctx, q, r.fleet.Engine(out.decode.Engine).Name)
+	c.note(r.awaitStored(ctx, q, r.fleet.Engine(out.decode.Engine).Name))
 	ok, tbt := r.placer.redecide(ctx, q, out, c.not)
 	if !ok {
 		r.decisions.change(c.decision, func(d *Decision) { d.Refused, d.ExpectedTBT = "decode-busy", tbt.Seconds() })
@@ -100,30 +100,47 @@ func (c *call) note(text string) {
 }
 
 // awaitStored waits until the index says that a prompt's whole blocks can be loaded by
-// an instance, no longer than the handover's timeout. Where no store of the instance is
-// followed nobody would say so.
-func (r *Router) awaitStored(ctx context.Context, q *request, instance string) {
-	known := r.placer.catalog.services(time.Now())
-	if !known.stores[instance] {
-		return
+// an instance, no longer than the handover's timeout, and returns how that ended. Where
+// no store that the instance loads from is followed nobody would say so.
+func (r *Router) awaitStored(ctx context.Context, q *request, instance string) string {
+	began := time.Now()
+	told, everybody := r.placer.catalog.services(began).tells(q, instance)
+	if !told {
+		return "it was not waited for: no store's events are followed"
 	}
 	block := max(r.prefixOf(q, q.tokens).BlockTokens, 1)
 	want := (q.count - 1) / block * block
-	ctx, cancel := context.WithTimeout(ctx, r.config.HandoverTimeout)
+	patience, cancel := context.WithTimeout(ctx, r.config.HandoverTimeout)
 	defer cancel()
 	for pause := time.Millisecond; ; pause = min(2*pause, 16*time.Millisecond) {
-		for at, h := range r.placer.catalog.holdings(q, time.Now()) {
-			if at.instance == instance && max(h.local, h.stored) >= want {
-				return
-			}
+		if loadable(r.placer.catalog.holdings(q, time.Now()), instance, everybody) >= want {
+			return fmt.Sprintf("stored; it was waited for %v", time.Since(began).Round(time.Microsecond))
 		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
-		case <-ctx.Done():
+		case <-patience.Done():
 			timer.Stop()
-			r.counts.handoversLate.Add(1)
-			return
+			if ctx.Err() == nil {
+				r.counts.handoversLate.Add(1)
+			}
+			return fmt.Sprintf("not known to be stored; it was waited for %v", time.Since(began).Round(time.Microsecond))
 		}
 	}
+}
+
+// loadable is how many tokens an instance need not compute. Of one that the index does
+// not know, what all can load is what any other can.
+func loadable(held map[rankName]holding, instance string, everybody bool) int {
+	own, others, known := 0, 0, false
+	for at, h := range held {
+		if at.instance == instance {
+			own, known = max(own, h.local, h.stored), true
+		}
+		others = max(others, h.stored)
+	}
+	if known || !everybody {
+		return own
+	}
+	return others
 }

@@ -108,13 +108,14 @@ def test_prefill_and_decode_apart(cells, serving, model):
     conductor = serving([("prefill", prefill.engine.port, "prefill"), ("decode", decode.engine.port, "decode")], "--pooled", "--tokenize-timeout", "10s")
     conductor.post(
         "/register", endpoint=f"ipc://{prefill.directory}/kv-events.sock", replay_endpoint=f"ipc://{prefill.directory}/kv-events-replay.sock",
-        type="Mooncake", modelname="tiny", instance_id="decode", block_size=BLOCK, dp_rank=0,
+        type="Mooncake", modelname="tiny", instance_id="store", block_size=BLOCK, dp_rank=0,
     )
     ready(conductor, ["prefill", "decode"])
     answers = [Client(conductor.port, "tiny").complete(prompt, 8) for prompt in prompts]
     decisions = sorted(conductor.get("/decisions?limit=100")["decisions"], key=lambda d: d["id"])
     computed = [len(prompt) - answer.cached_tokens for prompt, answer in zip(prompts, answers)]
     print(json.dumps({"computed by the decode engine": computed}))
+    assert all(d["note"].startswith("stored") for d in decisions), decisions
     assert max(computed) <= BLOCK, [(n, len(p), d) for n, p, d in zip(computed, prompts, decisions) if n > BLOCK]
     with Engine(model, prefill.directory, name="alone") as alone:
         alone.wait_ready()
