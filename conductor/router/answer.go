@@ -37,6 +37,9 @@ func failLater(w http.ResponseWriter, status int, kind, reason, message string, 
 	fail(w, status, kind, reason, message)
 }
 
+// answerTimeout is how long a client may take to read an answer of our own.
+const answerTimeout = time.Minute
+
 func writeJSON(w http.ResponseWriter, status int, value any) {
 	body, err := json.Marshal(value)
 	if err != nil {
@@ -44,6 +47,7 @@ func writeJSON(w http.ResponseWriter, status int, value any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)+1))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout)) // who can't has none
 	w.WriteHeader(status)
 	_, _ = w.Write(append(body, '\n')) // whoever has gone does not read it
 }

@@ -54,6 +54,8 @@ type Config struct {
 	// FirstByteTimeout is how long an engine may take for the first byte of a stream; 0: as
 	// long as it wants.
 	FirstByteTimeout time.Duration
+	// WriteTimeout is how long a client may take to read a part of an answer.
+	WriteTimeout time.Duration
 
 	// Decisions is how many are remembered.
 	Decisions int
@@ -81,6 +83,7 @@ func (c *Config) SetDefaults() {
 	set(&c.MaxInFlight, 4096)
 	set(&c.MaxWaiting, 1024)
 	set(&c.Attempts, 3)
+	set(&c.WriteTimeout, time.Minute)
 	set(&c.Decisions, 1024)
 	set(&c.Contexts, 256)
 	set(&c.ContextBytes, 4<<20)
@@ -128,7 +131,7 @@ func (c *Config) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"ttft": c.TTFT, "tbt": c.TBT, "tokenize timeout": c.TokenizeTimeout, "handover timeout": c.HandoverTimeout,
-		"first byte timeout": c.FirstByteTimeout, "context ttl": c.ContextTTL, "longest context ttl": c.MaxContextTTL, "reservation ttl": c.ReservationTTL,
+		"first byte timeout": c.FirstByteTimeout, "write timeout": c.WriteTimeout, "context ttl": c.ContextTTL, "longest context ttl": c.MaxContextTTL, "reservation ttl": c.ReservationTTL,
 	} {
 		fault(d < 0, "%s of %v; want 0 or more", name, d)
 	}

@@ -36,6 +36,8 @@ const (
 	hangs           // until the client goes
 	hangsBehind     // behind the first token
 	refusesRequests // with 400
+	floods          // with more than connections hold
+	brokenHalf      // amid the third token
 )
 
 const blockTokens = 16
@@ -277,6 +279,16 @@ func (e *fakeEngine) complete(w http.ResponseWriter, r *http.Request, raw []byte
 		switch {
 		case does == brokenAmid && i == 1:
 			panic(http.ErrAbortHandler)
+		case does == brokenHalf && i == 1:
+			fmt.Fprint(w, "data: {\"engine\"")
+			w.(http.Flusher).Flush()
+			panic(http.ErrAbortHandler)
+		case does == floods:
+			for range 4096 {
+				if _, err := fmt.Fprintf(w, "data: %s\n\n", strings.Repeat("x", 32<<10)); err != nil {
+					return
+				}
+			}
 		case does == hangsBehind:
 			<-r.Context().Done()
 			e.mu.Lock()

@@ -137,8 +137,9 @@ func (r *Router) buffer() *[]byte {
 }
 
 // copyAnswer passes an answer on as it comes. seen is told what came. If the engine
-// breaks off in the middle the client's connection is broken off, too, after an event
-// that says why: to an HTTP client an end in order would be the whole answer.
+// breaks off in the middle the client's connection is broken off, too: to an HTTP client
+// an end in order would be the whole answer. Between two events one says why; half an
+// event is not ended, for it would be taken for a whole one.
 func (r *Router) copyAnswer(w http.ResponseWriter, a *answer, seen func([]byte)) (err error) {
 	header := w.Header()
 	for name, values := range a.response.Header {
@@ -147,10 +148,14 @@ func (r *Router) copyAnswer(w http.ResponseWriter, a *answer, seen func([]byte))
 	dropHopByHop(header)
 	w.WriteHeader(a.response.StatusCode)
 	control := http.NewResponseController(w)
+	var tail []byte
 	part, ended := a.first, a.ended
 	for {
+		// Who reads nothing has a place that others wait for.
+		_ = control.SetWriteDeadline(time.Now().Add(r.config.WriteTimeout)) // who can't has none
 		if len(part) > 0 {
 			seen(part)
+			tail = lastOf(tail, part)
 			if _, err := w.Write(part); err != nil {
 				return fmt.Errorf("%w: %w", errClient, err)
 			}
@@ -167,13 +172,27 @@ func (r *Router) copyAnswer(w http.ResponseWriter, a *answer, seen func([]byte))
 		n, err = a.response.Body.Read(*a.buffer)
 		part, ended = (*a.buffer)[:n], errors.Is(err, io.EOF)
 		if err != nil && !ended {
-			if isEvents(a.response.Header) {
-				_, _ = fmt.Fprintf(w, "%s\n\ndata: {\"error\":{\"message\":\"the engine broke off\",\"type\":%q,\"code\":502}}\n\n", part, badGateway) // it is broken off anyway
-				_ = control.Flush()
+			_ = control.SetWriteDeadline(time.Now().Add(r.config.WriteTimeout))
+			_, _ = w.Write(part) // it is broken off anyway
+			if tail = lastOf(tail, part); isEvents(a.response.Header) && endsEvent(tail) {
+				_, _ = fmt.Fprintf(w, "data: {\"error\":{\"message\":\"the engine broke off\",\"type\":%q,\"code\":502}}\n\n", badGateway)
 			}
+			_ = control.Flush()
 			return err
 		}
 	}
+}
+
+// lastOf returns the last bytes of what came before and a part, as many as matter.
+func lastOf(before, part []byte) []byte {
+	const most = 4
+	all := append(before, part[max(0, len(part)-most):]...)
+	return append(before[:0], all[max(0, len(all)-most):]...)
+}
+
+// endsEvent tells whether an event stream that ends so is between two events.
+func endsEvent(tail []byte) bool {
+	return len(tail) == 0 || bytes.HasSuffix(tail, []byte("\n\n")) || bytes.HasSuffix(tail, []byte("\r\n\r\n"))
 }
 
 // errClient: the client has gone.

@@ -245,7 +245,7 @@ func (c *call) content(out *placed) []byte {
 	if c.router.config.SendTokens && c.exact && c.request.path == pathCompletions && !c.body.given("echo") && !c.body.isTrue("return_prompt_text") && c.body.get("prompt")[0] == '"' {
 		changes = append(changes, field{"prompt", formatIDs(c.request.tokens)})
 	}
-	if c.router.config.SendPriority && !c.body.given("priority") {
+	if c.router.config.SendPriority && c.request.understood() && !c.body.given("priority") {
 		changes = append(changes, field{"priority", strconv.AppendInt(nil, int64(out.priority), 10)})
 	}
 	if changes == nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -121,6 +122,53 @@ func TestRetriesBeforeTheFirstByte(t *testing.T) {
 				t.Errorf("%d decisions of one request", n)
 			}
 		})
+	}
+}
+
+// TestHalfAnEvent: of one that broke off amid an event the half is not ended, for it would
+// be taken for a whole one.
+func TestHalfAnEvent(t *testing.T) {
+	s := newSite(t, 1)
+	s.engines[0].do(brokenHalf)
+	got := s.post(pathCompletions, completion("x", `"stream":true`))
+	if got.err == nil || !strings.HasSuffix(got.body, "\n\ndata: {\"engine\"") {
+		t.Errorf("%q, %v", got.body, got.err)
+	}
+	for tail, between := range map[string]bool{"": true, "x\n\n": true, "\r\n\r\n": true, "x\n": false, "\n\nx": false} {
+		if endsEvent([]byte(tail)) != between {
+			t.Errorf("%q", tail)
+		}
+	}
+	if got := lastOf(lastOf([]byte("abc"), []byte("\n")), []byte("\n")); string(got) != "bc\n\n" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestClientsThatDoNotRead: they lose their place to others.
+func TestClientsThatDoNotRead(t *testing.T) {
+	s := newSite(t, 1, func(o *siteOptions) { o.config.WriteTimeout = 50 * time.Millisecond })
+	s.engines[0].do(floods)
+	for range 2 {
+		c, err := net.Dial("tcp", s.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		content := completion("x", `"stream":true`)
+		fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", pathCompletions, len(content), content)
+	}
+	s.until("they have lost their places", func() bool { return s.router.Stats().Left == 2 })
+	s.idle()
+}
+
+// TestPriorityIsOfPrompts: what is not a prompt is sent on as it came.
+func TestPriorityIsOfPrompts(t *testing.T) {
+	s := newSite(t, 1, func(o *siteOptions) { o.config.SendPriority = true })
+	content := `{"model":"m","input":"hello"}`
+	mustContain(t, s.post("/v1/embeddings", content).body, fmt.Sprintf(`"length":%d`, len(content)))
+	s.post(pathCompletions, completion("x"))
+	if r := s.engines[0].requests(); len(r) != 1 || r[0].body["priority"] == nil {
+		t.Errorf("%+v", r)
 	}
 }
 

@@ -135,6 +135,9 @@ func (r *request) describe(path string, b *body) {
 	}
 }
 
+// understood tells whether the request's body was parsed, and is one of a prompt.
+func (r *request) understood() bool { return r.path == pathCompletions || r.path == pathChat }
+
 // setTokens says that the token ids are known.
 func (r *request) setTokens(ids []byte) {
 	if len(ids) == 0 {
