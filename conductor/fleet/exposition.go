@@ -71,7 +71,8 @@ func (s *sample) field(name string) *float64 {
 
 // parseMetrics reads the text that Prometheus reads, for so many ranks. Series of a rank
 // that is not expected are the first rank's: a process of several that each have their
-// own API names its rank, and is one to us.
+// own API names its rank, and is one to us. There are no samples where nothing is an
+// engine's: those that keep no figures (--disable-log-stats) are as well as others.
 func parseMetrics(text []byte, ranks int) ([]sample, error) {
 	samples := make([]sample, ranks)
 	known := 0
@@ -98,6 +99,7 @@ func parseMetrics(text []byte, ranks int) ([]sample, error) {
 		rank := rankOf(labels, ranks)
 		if string(name) == "vllm:engine_sleep_state" && label(labels, "sleep_state") == "awake" {
 			samples[rank].Asleep = value == 0
+			known++
 			continue
 		}
 		if field := samples[rank].field(string(name)); field != nil {
@@ -106,7 +108,7 @@ func parseMetrics(text []byte, ranks int) ([]sample, error) {
 		}
 	}
 	if known == 0 {
-		return nil, fmt.Errorf("%w: nothing in them is an engine's", errMetrics)
+		return nil, nil
 	}
 	return samples, nil
 }

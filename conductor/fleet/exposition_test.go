@@ -42,16 +42,27 @@ func TestMetricsOfRanks(t *testing.T) {
 
 func TestMetricsThatCannotBeRead(t *testing.T) {
 	for name, text := range map[string]string{
-		"a web page":       "<html>\n",
-		"another server's": "go_goroutines 5\n",
-		"nothing":          "",
-		"an open brace":    "vllm:num_requests_running{engine=\"0 3\n",
-		"no number":        "vllm:num_requests_running x\n",
-		"an endless line":  "vllm:num_requests_running{a=\"" + strings.Repeat("x", maxMetricsLine) + "\"} 1\n",
+		"a web page":      "<html>\n",
+		"an open brace":   "vllm:num_requests_running{engine=\"0 3\n",
+		"no number":       "vllm:num_requests_running x\n",
+		"an endless line": "vllm:num_requests_running{a=\"" + strings.Repeat("x", maxMetricsLine) + "\"} 1\n",
 	} {
 		if samples, err := parseMetrics([]byte(text), 1); !errors.Is(err, errMetrics) {
 			t.Errorf("%s: %+v, %v", name, samples, err)
 		}
+	}
+}
+
+// TestMetricsWithoutFigures: an engine that keeps none is none the worse.
+func TestMetricsWithoutFigures(t *testing.T) {
+	for _, text := range []string{"", "# HELP python_info x\npython_info{version=\"3\"} 1.0\nhttp_requests_total{handler=\"/x\"} 3\n"} {
+		if samples, err := parseMetrics([]byte(text), 2); samples != nil || err != nil {
+			t.Errorf("%q: %+v, %v", text, samples, err)
+		}
+	}
+	asleep := "vllm:engine_sleep_state{sleep_state=\"awake\"} 0\n"
+	if samples, err := parseMetrics([]byte(asleep), 1); err != nil || len(samples) != 1 || !samples[0].Asleep {
+		t.Errorf("%+v, %v", samples, err)
 	}
 }
 

@@ -28,7 +28,8 @@ type Engine struct {
 	// Ranks is how many data-parallel ranks its API serves; 0 is 1. With more than one,
 	// requests name theirs.
 	Ranks int
-	// APIKey is sent with our own questions, and with requests that have none; empty: none.
+	// APIKey is sent with our own questions, and with requests in place of whatever key they
+	// have. Empty: no question has one, and requests have their own.
 	APIKey string
 }
 

@@ -85,7 +85,8 @@ func (f *Fleet) poll(ctx context.Context, e *engine) {
 	}
 }
 
-// ask returns what an engine says of its ranks, nothing if it has no metrics.
+// ask returns what an engine says of its ranks, nothing if it has no metrics or
+// no figures in them.
 func (f *Fleet) ask(ctx context.Context, e *engine) ([]sample, error) {
 	if _, err := f.get(ctx, e, "/health", maxOtherBytes); err != nil {
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -104,6 +105,27 @@ func TestLateHandovers(t *testing.T) {
 		t.Errorf("%+v, %+v", got, blind.router.Stats())
 	}
 	mustContain(t, blind.decision().Note, "not waited for")
+}
+
+// TestWishesGoWithThePrefill: the engine that stores hears what is to be stored, and a
+// prompt that is not to be stored is not computed elsewhere.
+func TestWishesGoWithThePrefill(t *testing.T) {
+	s := newSite(t, 3, apart)
+	wish := `{"max_offload_tokens":64,"mooncake_sidecar":{"ttl_s":60,"pin":"soft"}}`
+	s.post(pathCompletions, completion(long("x", 300), `"kv_transfer_params":`+wish))
+	if r := s.engines[0].requests(); len(r) != 1 || string(r[0].body[transferParams]) != wish {
+		t.Errorf("%+v", r)
+	}
+	if got := s.post(pathCompletions, completion(long("y", 300), `"kv_transfer_params":{"skip_save":true}`)); got.status != http.StatusOK || len(s.engines[0].requests()) != 1 {
+		t.Errorf("%+v", got)
+	}
+	mustContain(t, s.decision().Note, "nothing is to be stored")
+	for wish, want := range map[string]int{`{}`: math.MaxInt, `null`: math.MaxInt, `[]`: math.MaxInt, `{"max_offload_tokens":64}`: 64, `{"max_offload_tokens":-1}`: math.MaxInt, `{"skip_save":true}`: 0, `{"skip_save":false}`: math.MaxInt} {
+		b, err := parseBody([]byte(`{"kv_transfer_params":` + wish + `}`))
+		if err != nil || storedAtMost(b) != want {
+			t.Errorf("%s: %d, %v", wish, storedAtMost(b), err)
+		}
+	}
 }
 
 // TestWhoseStores: a store of rank -1 is its instance's, any other one is of all

@@ -273,7 +273,7 @@ func (r *Router) keepAt(ctx context.Context, p *promptContext, c *fleet.Candidat
 	work := r.fleet.Costs().Work(q.count, 0)
 	ctx, flight := r.fleet.Begin(ctx, c.Target, fleet.Load{Tokens: q.count, Prefill: true, Work: work, First: work, Blind: true})
 	defer flight.End()
-	if err := r.warm(ctx, c.Target, &q, q.tokens, []field{{"kv_transfer_params", []byte(wish)}}); err != nil {
+	if err := r.warm(ctx, c.Target, &q, q.tokens, []field{{transferParams, []byte(wish)}}); err != nil {
 		return 0, err
 	}
 	if r.stores == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"time"
 
@@ -70,7 +71,18 @@ func (c *call) handover(ctx context.Context, out *placed) (fleet.Target, error) 
 		c.note("the decode engine does the prefill: the prompt's token ids are not known")
 		return fleet.Target{}, nil
 	}
-	err := r.warm(out.prefillCtx, out.prefill, q, q.tokens, nil) //nolint:contextcheck // it is ctx, and ends with the engine
+	// What the client wishes of the store is for the engine that stores.
+	var wish []field
+	if c.body.given(transferParams) {
+		wish = []field{{transferParams, c.body.get(transferParams)}}
+	}
+	most := storedAtMost(c.body)
+	if most == 0 {
+		out.prefillFlight.End()
+		c.note("the decode engine does the prefill: nothing is to be stored")
+		return fleet.Target{}, nil
+	}
+	err := r.warm(out.prefillCtx, out.prefill, q, q.tokens, wish) //nolint:contextcheck // it is ctx, and ends with the engine
 	if err == nil {
 		out.prefillFlight.First()
 	}
@@ -83,7 +95,7 @@ func (c *call) handover(ctx context.Context, out *placed) (fleet.Target, error) 
 	case err != nil:
 		return out.prefill, err
 	}
-	c.note(r.awaitStored(ctx, q, r.fleet.Engine(out.decode.Engine).Name))
+	c.note(r.awaitStored(ctx, q, most, r.fleet.Engine(out.decode.Engine).Name))
 	ok, tbt := r.placer.redecide(ctx, q, out, c.not)
 	if !ok {
 		r.decisions.change(c.decision, func(d *Decision) { d.Refused, d.ExpectedTBT = "decode-busy", tbt.Seconds() })
@@ -99,17 +111,36 @@ func (c *call) note(text string) {
 	c.router.decisions.change(c.decision, func(d *Decision) { d.Note = text })
 }
 
-// awaitStored waits until the index says that a prompt's whole blocks can be loaded by
+// transferParams are what a request wishes of its engine's store.
+const transferParams = "kv_transfer_params"
+
+// storedAtMost is how many tokens of a request its wishes let be stored.
+func storedAtMost(b *body) int {
+	wish, err := parseBody(b.get(transferParams))
+	switch {
+	case err != nil: // engines take no notice of such, either
+		return math.MaxInt
+	case wish.isTrue("skip_save"):
+		return 0
+	}
+	if n := wish.integer("max_offload_tokens", -1); n >= 0 {
+		return n
+	}
+	return math.MaxInt
+}
+
+// awaitStored waits until the index says that a prompt's whole blocks, of its first
+// tokens as many as are to be stored at most, can be loaded by
 // an instance, no longer than the handover's timeout, and returns how that ended. Where
 // no store that the instance loads from is followed nobody would say so.
-func (r *Router) awaitStored(ctx context.Context, q *request, instance string) string {
+func (r *Router) awaitStored(ctx context.Context, q *request, most int, instance string) string {
 	began := time.Now()
 	told, everybody := r.placer.catalog.services(began).tells(q, instance)
 	if !told {
 		return "it was not waited for: no store's events are followed"
 	}
 	block := max(r.prefixOf(q, q.tokens).BlockTokens, 1)
-	want := (q.count - 1) / block * block
+	want := min(q.count-1, most) / block * block
 	patience, cancel := context.WithTimeout(ctx, r.config.HandoverTimeout)
 	defer cancel()
 	for pause := time.Millisecond; ; pause = min(2*pause, 16*time.Millisecond) {

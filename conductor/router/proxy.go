@@ -165,6 +165,8 @@ type call struct {
 	decision *Decision
 	// not are the engines that failed it.
 	not []int
+	// said is what the last one said that takes no more requests, for when nobody else does.
+	said *refusal
 }
 
 // run sends the request until an engine answers.
@@ -173,7 +175,9 @@ func (c *call) run(ctx context.Context) {
 	for attempt := 1; ; attempt++ {
 		out, none := r.placer.place(ctx, c.request, choice{not: c.not})
 		if none != somebody {
-			c.nobody(none)
+			if !c.passRefusal() {
+				c.nobody(none)
+			}
 			return
 		}
 		c.decided(out.decision)
@@ -182,7 +186,7 @@ func (c *call) run(ctx context.Context) {
 			return
 		}
 		r.order(out.copy)
-		a, to, err := c.attempt(ctx, &out, attempt == r.config.Attempts)
+		a, to, err := c.attempt(ctx, &out)
 		switch {
 		case err == nil && a == nil: // it was refused at the second check
 			return
@@ -201,6 +205,9 @@ func (c *call) run(ctx context.Context) {
 		name := r.fleet.Engine(to.Engine).Name
 		r.decisions.change(c.decision, func(d *Decision) { d.Attempts = append(d.Attempts, Attempt{name, err.Error()}) })
 		if attempt == r.config.Attempts {
+			if c.passRefusal() {
+				return
+			}
 			c.over(http.StatusBadGateway, err)
 			fail(c.w, http.StatusBadGateway, badGateway, "", fmt.Sprintf("no engine answered, of %d that were asked", attempt))
 			return
@@ -216,9 +223,9 @@ func (p *placed) end() {
 	}
 }
 
-// attempt sends the request where it was placed. It says which engine failed. On the
-// last attempt what an overloaded engine says is the answer.
-func (c *call) attempt(ctx context.Context, out *placed, last bool) (*answer, fleet.Target, error) {
+// attempt sends the request where it was placed. It says which engine failed. What an
+// overloaded engine says is kept.
+func (c *call) attempt(ctx context.Context, out *placed) (*answer, fleet.Target, error) {
 	if out.apart {
 		if to, err := c.handover(ctx, out); err != nil {
 			if errors.Is(err, errRefusedLate) {
@@ -231,7 +238,10 @@ func (c *call) attempt(ctx context.Context, out *placed, last bool) (*answer, fl
 	if err != nil {
 		return nil, out.decode, err
 	}
-	if status := a.response.StatusCode; !last && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusBadGateway) {
+	if status := a.response.StatusCode; status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable || status == http.StatusBadGateway {
+		if said := refusalOf(a, c.router.fleet.Engine(out.decode.Engine).Name); said != nil {
+			c.said = said
+		}
 		c.router.release(a)
 		return nil, out.decode, fmt.Errorf("%w: %d", errOverloaded, status)
 	}

@@ -198,9 +198,18 @@ func TestNobodyAnswers(t *testing.T) {
 	for _, e := range few.engines {
 		e.do(overloaded)
 	}
-	if got := few.post(pathCompletions, completion("x")); got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" {
-		t.Errorf("%+v", got)
+	// What the last of them said is the answer, also where one asked later did not answer at
+	// all.
+	for range 2 {
+		if got := few.post(pathCompletions, completion("x")); got.status != http.StatusServiceUnavailable || got.header.Get("Retry-After") == "" || got.body != "full\n" || got.engine() == "" {
+			t.Errorf("%+v", got)
+		}
+		if d := few.decision(); d.Status != http.StatusServiceUnavailable || len(d.Attempts) != 2 {
+			t.Errorf("%+v", d)
+		}
+		few.engines[1].do(broken)
 	}
+	few.idle()
 }
 
 // TestAnEngineDies: its own streams fail, no others; it is out at once, and back when it

@@ -441,12 +441,17 @@ func TestConductorTLS(t *testing.T) {
 type fakeEngine struct {
 	*httptest.Server
 	port atomic.Int64 // of its publisher; 0: it answers nothing
+	// keys that requests came with, back to back.
+	keys lockedBuffer
 }
+
+func (e *fakeEngine) authorized() string { return e.keys.String() }
 
 func newFakeEngine(t *testing.T, port int64) *fakeEngine {
 	e := &fakeEngine{}
 	e.port.Store(port)
 	e.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.WriteString(&e.keys, r.Header.Get("Authorization"))
 		switch {
 		case e.port.Load() == 0:
 			http.Error(w, "starting", http.StatusServiceUnavailable)
@@ -546,6 +551,9 @@ func TestConductorRoutes(t *testing.T) {
 	}
 	if response.StatusCode != 200 || lines != 4 {
 		t.Errorf("%s, %d lines", response.Status, lines)
+	}
+	if sent := e.authorized(); sent != "" {
+		t.Errorf("the engine got %q: the conductor's tokens are not for engines", sent)
 	}
 	for _, path := range []string{"/services", "/engines", "/decisions", "/stats", "/v1/models"} {
 		if code, body := r.get(t, path, auth...); code != 200 {

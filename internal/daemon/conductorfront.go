@@ -162,12 +162,16 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.tokens.Protect(http.HandlerFunc(f.known)).ServeHTTP(w, r)
 }
 
-// known answers who was let in.
+// known answers who was let in. The token that let them in is ours: engines, to which
+// requests go on, are not to see it.
 func (f *front) known(w http.ResponseWriter, r *http.Request) {
+	if f.cfg.TokenFile != "" {
+		r.Header.Del("Authorization")
+	}
 	switch {
 	case f.router != nil && f.router.Owns(r):
 		control := http.NewResponseController(w)
-		_ = control.SetWriteDeadline(time.Time{}) // a stream takes as long as it takes
+		_ = control.SetWriteDeadline(time.Time{}) // the router sets one for each part of an answer
 		f.router.ServeHTTP(w, r)
 	case r.URL.Path == "/metrics" || r.URL.Path == "/version":
 		f.operators.ServeHTTP(w, r)
