@@ -29,7 +29,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes  # noqa: E402
 from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: E402
 
-from mooncake_sidecar import daemons, events, gpuevents, gpumem, paths  # noqa: E402
+from mooncake_sidecar import daemons, events, gpuevents, gpumem, gpunames, paths  # noqa: E402
 from mooncake_sidecar.hostmem import MemfdAllocation  # noqa: E402
 from mooncake_sidecar.layout import UnsupportedLayout  # noqa: E402
 from mooncake_sidecar.lookup import LookupClient  # noqa: E402
@@ -288,11 +288,12 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         except OSError as error:
             raise UnsupportedLayout(f"the CUDA driver can't be asked for handles: {error}") from error
         index = torch.cuda.current_device()
+        uuid = gpumem.device_uuid(torch, index)
+        name = gpunames.device_name(index, os.environ.get("CUDA_VISIBLE_DEVICES"), uuid)
         memory = describe(kv_caches, config, shared, groups, cut, driver)
         made = gpuevents.make(torch)
         handles = made.handles if isinstance(made, gpuevents.EventRing) else []
-        memory = replace(memory, device_uuid=gpumem.device_uuid(torch, index), events=handles)
-        return memory, made, gpumem.device_name(index, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return replace(memory, device_uuid=uuid, events=handles), made, name
 
     def _make_worker(self, take_link: Any, rank: int, gpu_events: Any) -> WorkerRole:
         return WorkerRole(

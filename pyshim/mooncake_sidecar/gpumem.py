@@ -19,8 +19,8 @@ from mooncake_sidecar.layout import UnsupportedLayout
 
 LIBRARY = "libcuda.so.1"
 HANDLE_BYTES = 64
-# A message has room for 253 descriptors, and others need some.
-MAX_CHUNKS = 200
+MAX_DESCRIPTORS = 252
+"""What a registration has room for: a message takes 253, and the job board's is one."""
 _POSIX_DESCRIPTOR = 1
 
 
@@ -112,9 +112,9 @@ def _export_chunks(driver: Driver, address: int, size: int, first: int, no_handl
             base, length = driver.range(at)
             if base != at:
                 raise CudaError(f"the chunk at {at:#x} begins at {base:#x}")
-            if len(descriptors) == MAX_CHUNKS:
+            if first + len(descriptors) == MAX_DESCRIPTORS:
                 raise UnsupportedLayout(
-                    f"the KV cache lies in more than {MAX_CHUNKS} chunks; "
+                    f"the KV cache lies in more than {MAX_DESCRIPTORS} chunks; "
                     "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
                 )
             descriptors.append(driver.descriptor(base))
@@ -143,13 +143,6 @@ def device_uuid(torch: Any, index: int) -> bytes:
     """The GPU's name for all processes, whatever numbers they see it by."""
     text = str(torch.cuda.get_device_properties(index).uuid)
     return bytes.fromhex(text.removeprefix("GPU-").removeprefix("MIG-").replace("-", ""))
-
-
-def device_name(index: int, visible: str | None) -> str:
-    """The daemon's name of CUDA device ``index``: the machine's number of it, where ``CUDA_VISIBLE_DEVICES`` tells."""
-    names = [name.strip() for name in visible.split(",")] if visible else []
-    number = names[index] if index < len(names) else ""
-    return f"cuda-{int(number) if number.isdecimal() else index}"
 
 
 def plain_allocation(allocator: Any) -> AbstractContextManager[None] | None:

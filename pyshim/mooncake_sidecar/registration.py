@@ -74,28 +74,30 @@ def describe(
     segments: list[msg.KVSegment] = []
     owned: list[int] = []
     runs = runs_from_tensors(kv_caches, kv_cache_config, cut)
-    for storage, run in runs:
-        on_gpu = storage.device.type == "cuda" and driver is not None
-        if storage.device.type != "cpu" and not on_gpu:
-            raise UnsupportedLayout(f"the KV cache is on {storage.device}; CPU and CUDA engines are served")
-        address = storage.data_ptr()
-        if address not in numbers:
-            numbers[address] = len(regions)
-            if on_gpu:
-                try:
+    try:
+        for storage, run in runs:
+            on_gpu = storage.device.type == "cuda" and driver is not None
+            if storage.device.type != "cpu" and not on_gpu:
+                raise UnsupportedLayout(f"the KV cache is on {storage.device}; CPU and CUDA engines are served")
+            address = storage.data_ptr()
+            if address not in numbers:
+                numbers[address] = len(regions)
+                if on_gpu:
                     exported = gpumem.export(driver, address, storage.nbytes(), len(descriptors))
-                except BaseException:
-                    gpumem.close_all(owned)
-                    raise
-                regions.append(exported.region)
-                descriptors += exported.descriptors
-                owned += exported.descriptors
-            elif (host := by_address.get(address)) is not None and host.size >= storage.nbytes():
-                regions.append(msg.KVRegion("memfd", len(descriptors), 0, host.size))
-                descriptors.append(host.fd)
-            else:
-                regions.append(msg.KVRegion("process_vm", 0, address, storage.nbytes()))
-        segments.append(msg.KVSegment(0, numbers[address], run.offset, run.stride, run.bytes, run.shard))
+                    regions.append(exported.region)
+                    descriptors += exported.descriptors
+                    owned += exported.descriptors
+                elif (host := by_address.get(address)) is not None and host.size >= storage.nbytes():
+                    if len(descriptors) == gpumem.MAX_DESCRIPTORS:
+                        raise UnsupportedLayout(f"the KV cache lies in more than {gpumem.MAX_DESCRIPTORS} shared files")
+                    regions.append(msg.KVRegion("memfd", len(descriptors), 0, host.size))
+                    descriptors.append(host.fd)
+                else:
+                    regions.append(msg.KVRegion("process_vm", 0, address, storage.nbytes()))
+            segments.append(msg.KVSegment(0, numbers[address], run.offset, run.stride, run.bytes, run.shard))
+    except BaseException:
+        gpumem.close_all(owned)
+        raise
     every = [
         msg.KVSegment(group, s.region, s.offset, s.block_stride, s.bytes, s.shard)
         for group in range(groups)

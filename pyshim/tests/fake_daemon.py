@@ -200,7 +200,6 @@ class Fake:
 
     def serve_worker(self, conn):
         state = {"jobs": {}}
-        self.workers.append(conn)
         try:
             for message, fds in self.frames(conn):
                 kind = message["t"]
@@ -214,6 +213,7 @@ class Fake:
                         for r in message["regions"]
                     ]
                     state["board"] = mmap.mmap(fds[message["job_board"]], message["job_slots"] * 8)
+                    self.workers.append(conn)  # not before: whoever only asked who is here may be gone any moment
                     self.send(conn, {"t": "registered", "namespace_digest": "fake", "store_ready": self.store_ready})
                 elif kind in ("store", "load"):
                     threading.Thread(target=self.run, args=(conn, state, message), daemon=True).start()
@@ -229,7 +229,8 @@ class Fake:
         except OSError:
             pass
         finally:
-            self.workers.remove(conn)
+            if conn in self.workers:
+                self.workers.remove(conn)
             conn.close()
 
     # ---- jobs ----

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import make_geometry
-from mooncake_sidecar import config, gpuevents, gpumem, paths
+from mooncake_sidecar import config, gpuevents, gpumem, gpunames, paths
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.jobs import JobCommand, StepCommands
 from mooncake_sidecar.layout import UnsupportedLayout
@@ -142,7 +142,7 @@ def test_mapped_chunks(gpu):
 def test_chunks_that_nobody_may_have(gpu):
     base = gpu.map_chunks([2 * MIB], shareable=False)
     before = open_descriptors()
-    with pytest.raises(UnsupportedLayout, match="neither by handle .* nor by descriptors"):
+    with pytest.raises(UnsupportedLayout, match=r"neither by handle .* nor by descriptors"):
         gpumem.export(gpu.driver, base, MIB, 0)
     with pytest.raises(UnsupportedLayout, match="can't be shared"):
         gpumem.export(gpu.driver, 4096, MIB, 0)
@@ -150,10 +150,22 @@ def test_chunks_that_nobody_may_have(gpu):
 
 
 def test_too_many_chunks(gpu):
-    base = gpu.map_chunks([4096] * (gpumem.MAX_CHUNKS + 1))
+    """All that goes with a registration is one message, whatever regions it is of."""
+    room = gpumem.MAX_DESCRIPTORS
+    base = gpu.map_chunks([4096] * (room + 1))
     before = open_descriptors()
     with pytest.raises(UnsupportedLayout, match="expandable_segments:False"):
-        gpumem.export(gpu.driver, base, 4096 * (gpumem.MAX_CHUNKS + 1), 0)
+        gpumem.export(gpu.driver, base, 4096 * (room + 1), 0)
+    exported = gpumem.export(gpu.driver, base, 4096 * room, 0)
+    gpumem.close_all(exported.descriptors)
+    assert open_descriptors() == before
+    half = room // 2 + 2
+    first, second = gpu.map_chunks([4096] * half), gpu.map_chunks([4096] * half)
+    before = open_descriptors()
+    blocks = (half - 1) * 16
+    caches = {"a": Tensor(first, blocks, 256), "b": Tensor(second, blocks, 256, before=4096)}
+    with pytest.raises(UnsupportedLayout, match="expandable_segments:False"):
+        describe(caches, kv_config(blocks, 256, a=0, b=4096), [], 1, driver=gpu.driver)
     assert open_descriptors() == before
 
 
@@ -162,19 +174,55 @@ def test_no_driver():
         gpumem.Driver("libnone.so.1")
 
 
+NVML = """
+#include <string.h>
+static int begun;
+int nvmlInit_v2(void) { begun++; return 0; }
+int nvmlShutdown(void) { begun--; return 0; }
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
+  if (!begun || strcmp(uuid, "GPU-d0d0d0d0-d0d0-d0d0-d0d0-d0d0d0d0d005") != 0) return 6;
+  *device = &begun;
+  return 0;
+}
+int nvmlDeviceGetIndex(void *device, unsigned *index) {
+  *index = 5;
+  return device == &begun ? 0 : 2;
+}
+"""
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory):
+    """NVML of a machine whose GPU 5 has the UUID d0...05, and that knows no other."""
+    path = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
+    subprocess.run(["cc", "-x", "c", "-", "-shared", "-fPIC", "-o", path], input=NVML.encode(), check=True)
+    return str(path)
+
+
+def gpu_uuid(last):
+    return bytes([0xD0] * 15 + [last])
+
+
 @pytest.mark.parametrize(
     ("visible", "index", "name"),
     [
         (None, 2, "cuda-2"),
         ("", 1, "cuda-1"),
         ("4,6", 1, "cuda-6"),
-        ("GPU-abc, 3", 0, "cuda-0"),
         ("GPU-abc, 3", 1, "cuda-3"),
-        ("5", 1, "cuda-1"),
+        ("GPU-d0d0, 3", 0, "cuda-5"),
+        ("7", 1, "cuda-5"),
     ],
 )
-def test_device_names(visible, index, name):
-    assert gpumem.device_name(index, visible) == name
+def test_device_names(nvml, visible, index, name):
+    assert gpunames.device_name(index, visible, gpu_uuid(5), nvml) == name
+
+
+def test_a_gpu_that_nobody_can_number_is_refused(nvml):
+    with pytest.raises(UnsupportedLayout, match=r"MIG-1.*NVML error 6.*nvidia-smi"):
+        gpunames.device_name(0, "MIG-1", gpu_uuid(6), nvml)
+    with pytest.raises(UnsupportedLayout, match=r"libnone.*give the GPU's number"):
+        gpunames.device_name(0, "GPU-1", gpu_uuid(5), "libnone.so.1")
 
 
 def test_the_gpus_name():
@@ -334,12 +382,14 @@ def test_jobs_are_held_back_until_the_gpu_is_through():
 
 
 class Tensor:
-    """A KV cache on a GPU: as much of a tensor as a description reads."""
+    """A KV cache on a GPU, some bytes behind its storage's beginning: as much of a tensor as a description reads."""
 
-    def __init__(self, address, blocks, page):
+    def __init__(self, address, blocks, page, before=0):
         self.shape, self._page = (blocks, 1, page), page
-        self.device = SimpleNamespace(type="cuda")
-        self._address, self._bytes = address, blocks * page
+        self._address, self._bytes = address + before, before + blocks * page
+        self._storage = SimpleNamespace(
+            device=SimpleNamespace(type="cuda"), data_ptr=lambda: address, nbytes=lambda: self._bytes
+        )
 
     def stride(self, dimension=None):
         strides = (self._page, self._page, 1)
@@ -351,22 +401,23 @@ class Tensor:
     def data_ptr(self):
         return self._address
 
-    def nbytes(self):
-        return self._bytes
-
     def untyped_storage(self):
-        return self
+        return self._storage
 
     def __getitem__(self, block):
         return SimpleNamespace(shape=self.shape[1:], stride=lambda: self.stride()[1:])
 
 
-def kv_config(blocks, page):
-    tensor = SimpleNamespace(layers=["a"], block_stride=page, size=blocks * page, offset=0, layer_stride=0)
+def kv_config(blocks, page, **before):
+    """Layers, each in a tensor of its own, and the bytes before them there."""
+    tensors = [
+        SimpleNamespace(layers=[layer], block_stride=page, size=offset + blocks * page, offset=offset, layer_stride=0)
+        for layer, offset in (before or {"a": 0}).items()
+    ]
     return SimpleNamespace(
-        prefix_cacheable_groups=[SimpleNamespace(layer_names=["a"])],
+        prefix_cacheable_groups=[SimpleNamespace(layer_names=[tensor.layers[0] for tensor in tensors])],
         num_blocks=blocks,
-        kv_cache_tensors=[tensor],
+        kv_cache_tensors=tensors,
         kv_cache_layout="x",
     )
 
@@ -431,9 +482,11 @@ def test_a_real_worker_takes_the_registration(gpu, library, runtime_dir, chunked
         maintainer = Maintainer(registrant.connect, "mooncake-worker")
         maintainer.start()
         try:
-            assert maintainer.first_attempt.wait(PATIENCE_S)
-            link = maintainer.take()
-            assert link is not None, log.read_text()
+            # The first attempt may be too early: the socket is there before the worker reads it.
+            deadline = time.monotonic() + PATIENCE_S
+            while (link := maintainer.take()) is None:
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.01)
             link.close()
         finally:
             maintainer.stop()
