@@ -2,6 +2,7 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 
@@ -10,8 +11,12 @@ import (
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
 )
 
-// maxBatch bounds the queries of a batch.
-const maxBatch = 1024
+const (
+	// maxBatch bounds the queries of a batch, and maxBatchBytes its answer: one of few
+	// bytes may ask much of many instances.
+	maxBatch      = 1024
+	maxBatchBytes = 64 << 20
+)
 
 // batch answers /query_batch: {"queries": [...]}, each as in /query, or with seq_hashes
 // as in /query_by_hash. The answers come in the same order. One that is refused is a
@@ -20,8 +25,7 @@ const maxBatch = 1024
 func (s *Server) batch(w http.ResponseWriter, r *http.Request) error {
 	sc := s.rooms.take()
 	defer s.rooms.give(sc)
-	body, done, err := s.rooms.read(w, r, sc)
-	defer done()
+	body, err := s.rooms.read(w, r, sc)
 	if err != nil {
 		return err
 	}
@@ -74,7 +78,7 @@ func (s *Server) batch(w http.ResponseWriter, r *http.Request) error {
 // one reads a query of a batch and appends its answer.
 func (s *Server) one(v value, sc *scratch, packed bool) error {
 	q, err := readOne(v, sc)
-	if isSyntax(err) {
+	if isSyntax(err) || errors.Is(err, errBusy) {
 		return err
 	}
 	if !packed && len(sc.out) > 0 {
@@ -83,11 +87,16 @@ func (s *Server) one(v value, sc *scratch, packed bool) error {
 	if err != nil {
 		return appendFault(sc, err, packed)
 	}
-	sc.matches = s.cfg.Index.Query(&q.Query, sc.matches[:0])
+	if err := s.find(q, sc); err != nil {
+		return err
+	}
 	if packed {
 		sc.out = appendMsgpackAnswer(sc.out, sc.matches)
 	} else {
 		sc.out = appendJSONAnswer(sc.out, &q.Query, sc.matches)
+	}
+	if len(sc.out) > maxBatchBytes {
+		return &rangeError{fmt.Sprintf("the answer has more than %d MiB: ask for less at a time, or of one instance", maxBatchBytes>>20)}
 	}
 	return nil
 }
@@ -104,7 +113,7 @@ func readOne(v value, sc *scratch) (*question, error) {
 		}
 		begin := v.mark()
 		err := q.field(name, v)
-		if err == nil || isSyntax(err) {
+		if err == nil || isSyntax(err) || errors.Is(err, errBusy) {
 			return err
 		}
 		if first == nil {

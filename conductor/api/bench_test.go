@@ -98,7 +98,7 @@ func BenchmarkTokens(b *testing.B) {
 	}
 	b.Run("by=us", func(b *testing.B) {
 		b.SetBytes(int64(len(text)))
-		sc := &scratch{}
+		sc := newScratch()
 		for b.Loop() {
 			if q, err := parseQuery(text, formJSON, false, sc); err != nil || len(q.Tokens) != 4*len(tokens) {
 				b.Fatal(err)

@@ -156,3 +156,6 @@ func hashesOf(numbers ...uint64) (hashes []kvevents.Hash) {
 	}
 	return hashes
 }
+
+// newScratch is memory of rooms of its own.
+func newScratch() *scratch { return New(Config{}).rooms.take() }

@@ -62,7 +62,7 @@ func FuzzJSONQuery(f *testing.F) {
 		}
 		var want wireQuery
 		theirs := json.Unmarshal(body, &want)
-		sc := &scratch{}
+		sc := newScratch()
 		got, ours := parseQuery(bytes.Clone(body), formJSON, false, sc)
 		if (ours == nil) != (theirs == nil && want.ok()) {
 			// A name that is there twice, once well and once not, is not worth being equal.
@@ -120,7 +120,7 @@ func FuzzMsgpackQuery(f *testing.F) {
 	}
 	f.Add([]byte("\x82\xa5model\xa1m\xa9token_ids\xdc\x00\x01\xcf\x00\x00\x00\x00\xff\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		got, ours := parseQuery(bytes.Clone(body), formMsgpack, false, &scratch{})
+		got, ours := parseQuery(bytes.Clone(body), formMsgpack, false, newScratch())
 		if ours != nil {
 			return
 		}

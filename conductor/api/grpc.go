@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/api/conductorpb"
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
@@ -51,7 +52,7 @@ func statusError(err error) error {
 		code = codes.NotFound
 	case errors.Is(err, contract.ErrConflict):
 		code = codes.AlreadyExists
-	case errors.Is(err, contract.ErrLimit):
+	case errors.Is(err, contract.ErrLimit), errors.Is(err, errBusy):
 		code = codes.ResourceExhausted
 	}
 	return grpcstatus.Error(code, err.Error())
@@ -156,6 +157,10 @@ func (s *Server) answerGRPC(r *conductorpb.QueryRequest, sc *scratch) (*conducto
 		},
 		hasModel: true, hasTokens: true, blockSize: number{int64(r.GetBlockTokens()), r.GetBlockTokens() != 0},
 	}
+	// The message was read by then: what is made of it waits for room.
+	if err := sc.need(proto.Size(r) + len(r.GetTokenIds())*tokenBytes + len(r.GetSeqHashes())*hashBytes); err != nil {
+		return nil, statusError(err)
+	}
 	given := 0
 	for _, is := range []bool{len(r.GetTokens()) > 0, len(r.GetTokenIds()) > 0, len(r.GetSeqHashes()) > 0} {
 		if is {
@@ -183,7 +188,9 @@ func (s *Server) answerGRPC(r *conductorpb.QueryRequest, sc *scratch) (*conducto
 	if err := q.complete(); err != nil {
 		return nil, statusError(err)
 	}
-	sc.matches = s.cfg.Index.Query(&q.Query, sc.matches[:0])
+	if err := s.find(q, sc); err != nil {
+		return nil, statusError(err)
+	}
 	reply := &conductorpb.QueryReply{}
 	instances(sc.matches, func(ranks []contract.RankMatch) {
 		t := totalOf(ranks)

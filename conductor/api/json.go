@@ -275,6 +275,15 @@ func (r *jsonValue) separator(end byte) (goesOn bool, err error) {
 	return false, syntaxErrorf("neither a comma nor %q at byte %d", end, r.at)
 }
 
+// elements implements value. A list of lists has more; of them none is wanted.
+func (r *jsonValue) elements() int {
+	rest := r.data[r.at:]
+	if end := bytes.IndexByte(rest, ']'); end >= 0 {
+		rest = rest[:end]
+	}
+	return min(bytes.Count(rest, []byte{','}), len(rest)/2) + 1
+}
+
 // hashes implements value: numbers of 64 bits, signed or not, or texts of hexadecimal
 // digits, of which the last 16 count, as in vLLM's events.
 func (r *jsonValue) hashes(dst []kvevents.Hash) ([]kvevents.Hash, error) {

@@ -307,6 +307,23 @@ func (r *msgpackValue) tokens(dst []byte) ([]byte, error) {
 	return dst, nil
 }
 
+// elements implements value.
+func (r *msgpackValue) elements() int {
+	begin := r.at
+	defer func() { r.at = begin }()
+	head, err := r.head()
+	left := uint64(len(r.data) - r.at) //nolint:gosec // never negative
+	switch {
+	case err != nil:
+		return 0
+	case head.kind == kindList:
+		return int(min(head.n, left)) //nolint:gosec // bounded by the body
+	case head.kind == kindBin:
+		return int(min(head.n, left) / 4) //nolint:gosec // bounded by the body; of tokens, which are shorter than hashes
+	}
+	return 0
+}
+
 // hashes implements value: bytes with a hash in each eight, little-endian, or a list of
 // numbers or of bytes, of which the last eight count, as in vLLM's events.
 func (r *msgpackValue) hashes(dst []kvevents.Hash) ([]kvevents.Hash, error) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -60,8 +61,12 @@ func (q *question) read(name string, v value) (err error) {
 			q.Tokens = nil
 			return nil
 		}
+		q.sc.tokens = q.sc.tokens[:0]
+		if err := q.sc.need(v.elements() * tokenBytes); err != nil {
+			return err
+		}
 		// What a list is read into is kept; what is a part of the body is not.
-		q.Tokens, err = v.tokens(q.sc.tokens[:0])
+		q.Tokens, err = v.tokens(q.sc.tokens)
 		if !v.strict() {
 			q.sc.tokens = q.Tokens
 		}
@@ -74,10 +79,11 @@ func (q *question) read(name string, v value) (err error) {
 			q.Hashes = nil
 			return nil
 		}
-		if q.sc.hashes, err = v.hashes(q.sc.hashes[:0]); q.sc.hashes == nil {
-			q.sc.hashes = []kvevents.Hash{}
+		if q.Hashes, err = q.sc.roomOfHashes(v.elements()); err != nil {
+			return err
 		}
-		q.Hashes = q.sc.hashes
+		q.Hashes, err = v.hashes(q.Hashes)
+		q.sc.hashes = q.Hashes
 		return err
 	}
 	return v.skip() // lora_id: nobody reads it
@@ -165,16 +171,25 @@ func parseBinaryQuery(body []byte, params url.Values, byHash bool, sc *scratch) 
 		err := q.complete()
 		return q, err
 	}
-	q.Hashes = sc.hashes[:0]
-	if q.Hashes == nil {
-		q.Hashes = []kvevents.Hash{}
+	var err error
+	if q.Hashes, err = sc.roomOfHashes(len(body) / width); err != nil {
+		return nil, err
 	}
 	for ; len(body) > 0; body = body[width:] {
 		q.Hashes = append(q.Hashes, kvevents.Hash(binary.LittleEndian.Uint64(body)))
 	}
 	sc.hashes = q.Hashes
-	err := q.complete()
+	err = q.complete()
 	return q, err
+}
+
+// roomOfHashes returns an empty list, not nil, with room for n, which are charged.
+func (sc *scratch) roomOfHashes(n int) ([]kvevents.Hash, error) {
+	sc.hashes = sc.hashes[:0]
+	if err := sc.need(n * hashBytes); err != nil {
+		return nil, err
+	}
+	return slices.Grow(sc.hashes, max(n, 1)), nil
 }
 
 // param reads one field of an address.
@@ -200,13 +215,22 @@ func (q *question) param(name, text string) error {
 	return nil
 }
 
+// answerBytes is about what an answer has of one match.
+const answerBytes = 256
+
+// find asks the index, and charges for what it found and for the answer that is to be
+// made of it.
+func (s *Server) find(q *question, sc *scratch) error {
+	sc.matches = s.cfg.Index.Query(&q.Query, sc.matches[:0])
+	return sc.need(len(sc.matches) * answerBytes)
+}
+
 // query answers /query and /query_by_hash.
 func (s *Server) query(byHash bool) func(http.ResponseWriter, *http.Request) error {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		sc := s.rooms.take()
 		defer s.rooms.give(sc)
-		body, done, err := s.rooms.read(w, r, sc)
-		defer done()
+		body, err := s.rooms.read(w, r, sc)
 		if err != nil {
 			return err
 		}
@@ -220,7 +244,9 @@ func (s *Server) query(byHash bool) func(http.ResponseWriter, *http.Request) err
 		if err != nil {
 			return err
 		}
-		sc.matches = s.cfg.Index.Query(&q.Query, sc.matches[:0])
+		if err := s.find(q, sc); err != nil {
+			return err
+		}
 		if as == formMsgpack || strings.Contains(r.Header.Get("Accept"), "msgpack") {
 			sc.out = appendMsgpackAnswer(sc.out[:0], sc.matches)
 			writeBody(w, http.StatusOK, msgpackType, sc.out)

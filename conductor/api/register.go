@@ -168,8 +168,7 @@ func (g *registration) checkProfile() error {
 func (s *Server) readBody(w http.ResponseWriter, r *http.Request, visit func(name string, v value) error) error {
 	sc := s.rooms.take()
 	defer s.rooms.give(sc)
-	body, done, err := s.rooms.read(w, r, sc)
-	defer done()
+	body, err := s.rooms.read(w, r, sc)
 	switch {
 	case err != nil:
 		return err

@@ -22,8 +22,8 @@ type Config struct {
 	Index Indexer
 	// Discover is what /register asks that names an engine. Nil: that is not offered.
 	Discover Discover
-	// MaxBodyBytes bounds the body of a call, MaxBusyBytes those of all calls under way. 0
-	// is the default.
+	// MaxBodyBytes bounds the body of a call, MaxBusyBytes what all calls under way take
+	// for theirs, and for what is made of them; four bodies at least. 0 is the default.
 	MaxBodyBytes, MaxBusyBytes int64
 	// Answered is told of each call: its path, its status and how long it took. Nil: nobody
 	// is.
@@ -58,7 +58,7 @@ func New(cfg Config) *Server {
 	if s.rooms.most == 0 {
 		s.rooms.most = DefaultMaxBusyBytes
 	}
-	s.rooms.most = max(s.rooms.most, s.rooms.maxBody)
+	s.rooms.most = max(s.rooms.most, 4*s.rooms.maxBody)
 	return s
 }
 

@@ -178,17 +178,23 @@ func TestBodyLimits(t *testing.T) {
 		t.Errorf("%d", status)
 	}
 	// A body that takes its time counts as long as it does; then there is room again.
-	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := fmt.Fprintf(conn, "POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"); err != nil {
-		t.Fatal(err)
+	var slow []net.Conn
+	for range 4 {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := fmt.Fprintf(conn, "POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+			t.Fatal(err)
+		}
+		slow = append(slow, conn)
 	}
 	body := `{"model":"m","token_ids":[1]}` + strings.Repeat(" ", 60)
 	await(t, func() bool { return post(strings.NewReader(body)) == http.StatusServiceUnavailable })
-	_ = conn.Close()
+	for _, conn := range slow {
+		_ = conn.Close()
+	}
 	await(t, func() bool { return post(strings.NewReader(body)) == http.StatusOK })
 }
 

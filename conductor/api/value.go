@@ -19,6 +19,8 @@ type value interface {
 	// result may be a part of the body.
 	tokens(dst []byte) ([]byte, error)
 	hashes(dst []kvevents.Hash) ([]kvevents.Hash, error)
+	// elements is how many the list that follows may have: it has no more, if it is one.
+	elements() int
 	// object calls visit for each field. strict: the encoding's contract refuses fields that
 	// nobody knows; else names that differ in case alone are the same.
 	object(visit func(name string, v value) error) error
