@@ -3,6 +3,8 @@
 Each check returns a finding: what was measured, and whether it is as it should be.
 """
 
+import os
+import select
 import statistics
 import subprocess
 import sys
@@ -148,7 +150,7 @@ def the_engine_writes_first(device, directory: str, shape: Shape) -> Finding:
 
 
 def kills(device, daemons: Daemons, child: list[str], shape: Shape) -> Finding:
-    """kill -9 of the engine, and of the worker: the GPU's memory is free again."""
+    """kill -9 of the engine, and of the worker: the GPU's memory is free again, and nothing is written any more."""
     before = device.free_bytes()
     engine = subprocess.Popen([*child, "--child"], stdout=subprocess.PIPE, text=True)
     assert engine.stdout.readline() == "registered\n"
@@ -156,20 +158,59 @@ def kills(device, daemons: Daemons, child: list[str], shape: Shape) -> Finding:
     engine.kill()
     engine.wait()
     engine_left = before - settle(device, before)
-    own = Engine(device, daemons.directory, shape, 64)
-    daemons.worker.kill()
-    daemons.worker.wait()
-    own.session.close()
-    own.board.close()
-    del own
+    fenced = killed_while_loading(device, daemons, shape)
     worker_left = before - settle(device, before)
     daemons.start_worker()
     again = bytes_are_equal(device, daemons.directory, shape).ok
     slack = 64 << 20
+    freed = used > GIB and engine_left < slack and worker_left < slack
     return Finding(
-        "kill -9", used > GIB and engine_left < slack and worker_left < slack and again,
-        {"used": used, "left_by_engine": engine_left, "left_by_worker": worker_left, "works_again": again},
+        "kill -9", freed and again and fenced == {"in_the_middle": True, "written_after_death": False},
+        {"used": used, "left_by_engine": engine_left, "left_by_worker": worker_left, "works_again": again, **fenced},
     )  # fmt: skip
+
+
+def killed_while_loading(device, daemons: Daemons, shape: Shape, size: int = 2 * GIB, tries: int = 10) -> dict:
+    """Kill the worker in the middle of a load, overwrite the blocks once it is dead, and look whether they stay so.
+
+    That is what an engine does: a dead worker's blocks are others' at once. The worker is dead at the end.
+    """
+    old, empty, new = 1, 2, 3
+    outcome = {"in_the_middle": False, "written_after_death": False}
+    for i in range(tries):
+        if daemons.worker.poll() is not None:
+            daemons.start_worker()
+        engine = Engine(device, daemons.directory, shape, size // shape.block)
+        view, ids, name = shape.view(engine.cache, engine.blocks), free_of(engine), f"killed {i}"
+        last = (slice(1, None), *[-1] * (view.dim() - 1))  # a byte of each block
+        engine.cache.fill_(old)
+        torch.cuda.synchronize()
+        engine.store(name, ids)
+        whole_s = engine.load(name, ids).move_us / 1e6
+        engine.cache.fill_(empty)
+        torch.cuda.synchronize()
+        dead = os.pidfd_open(daemons.worker.pid)
+        engine.begin_load(name, ids)
+        until = time.monotonic() + 10
+        while not bool((view[last] == old).any()) and time.monotonic() < until:
+            pass  # until it has begun
+        time.sleep(whole_s / 4)
+        daemons.worker.kill()
+        select.select([dead], [], [])
+        left = view[last].clone()
+        engine.cache.fill_(new)  # right behind that
+        torch.cuda.synchronize()
+        time.sleep(1)
+        outcome["written_after_death"] |= not bool((engine.cache == new).all())
+        outcome["in_the_middle"] |= bool((left == old).any()) and bool((left == empty).any())
+        os.close(dead)
+        daemons.worker.wait()
+        engine.session.close()
+        engine.board.close()
+        del engine, view, left
+        if outcome["in_the_middle"]:
+            break
+    return outcome
 
 
 def settle(device, wanted: int, seconds: float = 20.0) -> int:

@@ -111,23 +111,26 @@ class Engine:
         batch = StoreBatch(self._jobs, 1)
         request = Request(name, len(ids))
         batch.add(name, (tokens, tokens, tokens, tokens), NO_LIMIT, ("", 0, 0), 0, request.block_hashes, [(0, ids)], [])
-        return self._do(batch.command(1, self.registered.generation or 0).frame, event)
+        self._send(batch.command(1, self.registered.generation or 0).frame, event)
+        return self._await_result()
 
     def load(self, name: str, ids: list[int], event: int = -1) -> msg.Result:
         """Load a request's blocks into these."""
-        self._jobs += 1
-        request = Request(name, len(ids))
-        return self._do(
-            load_frame(
-                self._jobs, 1, request, len(ids) * self.shape.tokens, 0, [block_bytes(ids)], [], self.shape.tokens
-            ),
-            event,
-        )
+        self.begin_load(name, ids, event)
+        return self._await_result()
 
-    def _do(self, frame: bytes, event: int) -> msg.Result:
+    def begin_load(self, name: str, ids: list[int], event: int = -1) -> None:
+        """Load a request's blocks without waiting for it."""
+        self._jobs += 1
+        request, tokens = Request(name, len(ids)), len(ids) * self.shape.tokens
+        self._send(load_frame(self._jobs, 1, request, tokens, 0, [block_bytes(ids)], [], self.shape.tokens), event)
+
+    def _send(self, frame: bytes, event: int) -> None:
         self.board.arm(self._jobs)
         self.session.sock.settimeout(PATIENCE_S)
         self.session.sock.sendall(pack(msg.encode(msg.After(event))) + frame)
+
+    def _await_result(self) -> msg.Result:
         while True:
             for body in self.session.reader.feed(self.session.sock.recv(1 << 16)):
                 answer = msg.decode(body)

@@ -17,6 +17,7 @@ host=$1
 shift
 cd "$(dirname "$0")/../.."
 make build
+mkdir -p build
 there=$(ssh "$host" mktemp -d)
 trap 'ssh "$host" rm -rf "$there"' EXIT
 tar -cz bin/mooncake-lookupd bin/mooncake-worker bench/gpu pyshim/mooncake_sidecar | ssh "$host" tar -xz -C "$there"
