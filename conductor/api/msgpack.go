@@ -216,13 +216,24 @@ func (r *msgpackValue) object(visit func(name string, v value) error) error {
 	if head.kind != kindMap {
 		return r.wrong("a map", head, begin)
 	}
-	return r.nested(head.n, func(uint64) error {
+	var unnamed error // the first of the fields whose name is no text
+	err = r.nested(head.n, func(uint64) error {
 		name, err := r.text()
-		if err != nil {
+		if err == nil {
+			return visit(name, r)
+		}
+		if isSyntax(err) {
 			return err
 		}
-		return visit(name, r)
+		if unnamed == nil {
+			unnamed = err
+		}
+		return r.skip() // the map is read to its end: there may be more behind it
 	})
+	if err != nil {
+		return err
+	}
+	return unnamed
 }
 
 // array implements value.

@@ -155,3 +155,22 @@ func TestMsgpackErrors(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 }
+
+// A name that is no text is a fault of its own query alone.
+func TestUnnamedField(t *testing.T) {
+	good := map[string]any{"model": "m", "token_ids": []int{1}}
+	h := serve(&fakeIndex{}, nil)
+	w := ask(t, h, "/query_batch", pack(t, map[string]any{"queries": []any{good, map[any]any{1: []any{"x", 2}, "model": "m"}, good}}), "Content-Type", msgpackType)
+	results, _ := unpack(t, w.Body.Bytes())["results"].([]any)
+	if w.Code != http.StatusOK || len(results) != 3 {
+		t.Fatalf("%d %q", w.Code, w.Body)
+	}
+	for i, key := range []string{"instances", "error", "instances"} {
+		if one, ok := results[i].(map[string]any); !ok || one[key] == nil {
+			t.Errorf("%d: %v", i, results[i])
+		}
+	}
+	if w := ask(t, h, "/query", pack(t, map[any]any{1: "x"}), "Content-Type", msgpackType); w.Code != http.StatusBadRequest {
+		t.Errorf("%d %q", w.Code, w.Body)
+	}
+}
