@@ -43,6 +43,7 @@ func TestPrepare(t *testing.T) {
 		"http":             {func(s *contract.Service) { s.Endpoint = "http://10.0.0.1:80" }, "endpoint"},
 		"a relative path":  {func(s *contract.Service) { s.Endpoint = "ipc://e" }, "endpoint"},
 		"a long endpoint":  {func(s *contract.Service) { s.Endpoint = "ipc:///" + strings.Repeat("e", 1000) }, "endpoint"},
+		"no UTF-8":         {func(s *contract.Service) { s.Endpoint = "tcp://\xff:1" }, "endpoint"},
 		"no type":          {func(s *contract.Service) { s.Type = "" }, "type"},
 		"no model":         {func(s *contract.Service) { s.Model = "" }, "modelname"},
 		"no instance":      {func(s *contract.Service) { s.Instance = "" }, "instance_id"},

@@ -72,6 +72,9 @@ func checkEndpoint(field, endpoint string) error {
 	if len(endpoint) > maxTextBytes {
 		return fault(field, "out_of_range", "%d bytes, at most %d", len(endpoint), maxTextBytes)
 	}
+	if !utf8.ValidString(endpoint) {
+		return fault(field, "invalid_value", "it is not UTF-8")
+	}
 	scheme, rest, ok := strings.Cut(endpoint, "://")
 	switch {
 	case ok && scheme == "ipc":
