@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/vmihailenco/msgpack/v5"
@@ -43,6 +44,8 @@ const (
 type Server struct {
 	cfg   Config
 	rooms rooms
+	// snapshots: one is being sent. Each takes as much disk as the index has memory.
+	snapshots atomic.Bool
 }
 
 // New makes a server.

@@ -153,6 +153,44 @@ func TestBrokenSnapshot(t *testing.T) {
 	}
 }
 
+// slowSnapshot waits in the middle of one.
+type slowSnapshot struct {
+	fakeIndex
+	begun, goOn chan struct{}
+}
+
+func (x *slowSnapshot) Snapshot(_ context.Context, to io.Writer) error {
+	x.begun <- struct{}{}
+	<-x.goOn
+	_, err := io.WriteString(to, "all of it")
+	return err
+}
+
+func TestOneSnapshotAtATime(t *testing.T) {
+	index := &slowSnapshot{begun: make(chan struct{}, 1), goOn: make(chan struct{})}
+	h := serve(index, nil)
+	first := make(chan *httptest.ResponseRecorder)
+	go func() { first <- ask(t, h, "/snapshot", "") }()
+	<-index.begun
+	second := make(chan *httptest.ResponseRecorder, 1)
+	go func() { second <- ask(t, h, "/snapshot", "") }()
+	select {
+	case w := <-second:
+		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") == "" {
+			t.Errorf("%d %s", w.Code, w.Body)
+		}
+	case <-index.begun:
+		t.Error("two at a time")
+	}
+	close(index.goOn)
+	if w := <-first; w.Code != http.StatusOK || w.Body.String() != "all of it" {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+	if w := ask(t, h, "/snapshot", ""); w.Code != http.StatusOK {
+		t.Errorf("after it: %d %s", w.Code, w.Body)
+	}
+}
+
 func TestBodyLimits(t *testing.T) {
 	h := serve(&fakeIndex{}, func(c *Config) { c.MaxBodyBytes, c.MaxBusyBytes = 100, 150 })
 	long := `{"model":"` + strings.Repeat("m", 200) + `"}`

@@ -175,13 +175,17 @@ func (s *Server) stats(w http.ResponseWriter, r *http.Request) error {
 // snapshotPatience is how long a snapshot may take to be sent.
 const snapshotPatience = 10 * time.Minute
 
-// snapshot answers /snapshot: what another conductor begins with.
+// snapshot answers /snapshot: what another conductor begins with. One is sent at a time.
 func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) error {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(snapshotPatience)) // without, the server's holds
 	w.Header().Set("Content-Type", "application/octet-stream")
 	if r.Method == http.MethodHead {
 		return nil
 	}
+	if !s.snapshots.CompareAndSwap(false, true) {
+		return errBusy
+	}
+	defer s.snapshots.Store(false)
 	out := &sent{ResponseWriter: w}
 	err := s.cfg.Index.Snapshot(r.Context(), out)
 	if err != nil && out.n > 0 {

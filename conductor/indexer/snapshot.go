@@ -43,7 +43,8 @@ type saved struct {
 // Snapshot writes all that is known, with where each stream had got to. Events wait until it
 // is in a file, not until somebody has read it.
 func (x *Indexer) Snapshot(ctx context.Context, to io.Writer) (err error) {
-	file, err := os.CreateTemp("", "mooncake-conductor-*")
+	// Where there is room for the snapshot of the end, there is for this one.
+	file, err := os.CreateTemp(x.opts.Keep.Dir, SnapshotFile+".*")
 	if err != nil {
 		return fmt.Errorf("indexer: snapshot: %w", err)
 	}
