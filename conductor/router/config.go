@@ -49,6 +49,9 @@ type Config struct {
 	// most urgent first.
 	MaxBodyBytes            int64
 	MaxInFlight, MaxWaiting int
+	// BodiesBytes bounds the bodies of all requests that are under way or wait, and what is
+	// asked about them. By default 512 MiB, or four of the longest.
+	BodiesBytes int64
 	// Attempts is how many engines a request is sent to at most.
 	Attempts int
 	// FirstByteTimeout is how long an engine may take for the first byte of a stream; 0: as
@@ -82,6 +85,7 @@ func (c *Config) SetDefaults() {
 	set(&c.MaxBodyBytes, 32<<20)
 	set(&c.MaxInFlight, 4096)
 	set(&c.MaxWaiting, 1024)
+	set(&c.BodiesBytes, max(512<<20, 4*c.MaxBodyBytes))
 	set(&c.Attempts, 3)
 	set(&c.WriteTimeout, time.Minute)
 	set(&c.Decisions, 1024)
@@ -142,6 +146,7 @@ func (c *Config) Validate() error {
 	} {
 		fault(n < 1 || n > math.MaxInt32<<10, "%s: %d; want 1 or more", name, n)
 	}
+	fault(c.BodiesBytes < c.MaxBodyBytes, "%d bytes of all bodies, and %d of one", c.BodiesBytes, c.MaxBodyBytes)
 	fault(c.MaxWaiting < 0, "%d requests wait; want 0 or more", c.MaxWaiting)
 	return errors.Join(faults...)
 }

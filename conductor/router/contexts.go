@@ -332,14 +332,15 @@ func (r *Router) createContext(w http.ResponseWriter, in *http.Request) {
 		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
 		return
 	}
-	if in.ContentLength > r.config.ContextBytes {
-		fail(w, http.StatusRequestEntityTooLarge, badRequest, "", fmt.Sprintf("a context has at most %d bytes", r.config.ContextBytes))
-		return
-	}
-	b, ok := r.readObject(w, in)
+	b, done, ok := r.readObject(w, in, min(r.config.ContextBytes, r.config.MaxBodyBytes))
 	if !ok {
 		return
 	}
+	defer done()
+	if !r.enter(w, in.Context(), wish.priority) {
+		return
+	}
+	defer r.gate.leave()
 	path, prefix, err := contextBody(b)
 	name, ttl := b.text("name"), r.config.ContextTTL
 	if n := b.integer("ttl_seconds", 0); n > 0 {
@@ -353,9 +354,6 @@ func (r *Router) createContext(w http.ResponseWriter, in *http.Request) {
 		return
 	case name == "" || len(name) > maxName:
 		fail(w, http.StatusBadRequest, badRequest, "", fmt.Sprintf("name: want 1 to %d bytes", maxName))
-		return
-	case int64(len(b.raw)) > r.config.ContextBytes:
-		fail(w, http.StatusRequestEntityTooLarge, badRequest, "", fmt.Sprintf("a context has at most %d bytes", r.config.ContextBytes))
 		return
 	}
 	q := &request{wishes: wish, authorization: in.Header.Get("Authorization")}

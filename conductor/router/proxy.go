@@ -14,9 +14,6 @@ import (
 	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
 )
 
-// readTimeout is how long a client may take to send its body.
-const readTimeout = time.Minute
-
 // complete proxies a request whose prompt is understood.
 func (r *Router) complete(w http.ResponseWriter, in *http.Request) {
 	began := time.Now()
@@ -25,14 +22,16 @@ func (r *Router) complete(w http.ResponseWriter, in *http.Request) {
 		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
 		return
 	}
+	// The body is read first: only then is it known of a client that it leaves.
+	b, done, ok := r.readObject(w, in, r.config.MaxBodyBytes)
+	if !ok {
+		return
+	}
+	defer done()
 	if !r.enter(w, in.Context(), wish.priority) {
 		return
 	}
 	defer r.gate.leave()
-	b, ok := r.readObject(w, in)
-	if !ok {
-		return
-	}
 	if wish.context != "" {
 		if b, err = r.contexts.expand(in.URL.Path, b, wish.tenant, wish.context, began); err != nil {
 			fail(w, http.StatusBadRequest, badRequest, "", err.Error())
@@ -57,48 +56,6 @@ func (r *Router) enter(w http.ResponseWriter, ctx context.Context, priority int)
 		failLater(w, http.StatusTooManyRequests, tooMany, "full", "as many requests wait as may", time.Second)
 	}
 	return false
-}
-
-// readObject reads a request's body, within the limits.
-func (r *Router) readObject(w http.ResponseWriter, in *http.Request) (*body, bool) {
-	content, ok := r.readBody(w, in)
-	if !ok {
-		return nil, false
-	}
-	b, err := parseBody(content)
-	if err != nil {
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return nil, false
-	}
-	return b, true
-}
-
-func (r *Router) readBody(w http.ResponseWriter, in *http.Request) ([]byte, bool) {
-	tooLong := func() {
-		fail(w, http.StatusRequestEntityTooLarge, badRequest, "", fmt.Sprintf("the body has more than %d bytes", r.config.MaxBodyBytes))
-	}
-	if in.ContentLength > r.config.MaxBodyBytes {
-		tooLong()
-		return nil, false
-	}
-	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Now().Add(readTimeout)) // who can't has none
-	var content bytes.Buffer
-	if in.ContentLength > 0 {
-		content.Grow(int(in.ContentLength) + bytes.MinRead)
-	}
-	_, err := content.ReadFrom(http.MaxBytesReader(w, in.Body, r.config.MaxBodyBytes))
-	_ = control.SetReadDeadline(time.Time{})
-	var long *http.MaxBytesError
-	switch {
-	case errors.As(err, &long):
-		tooLong()
-		return nil, false
-	case err != nil:
-		fail(w, http.StatusBadRequest, badRequest, "", "the body can't be read")
-		return nil, false
-	}
-	return content.Bytes(), true
 }
 
 // waitForTokens is how long a request waits for its token ids. With prefill and decode

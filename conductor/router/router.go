@@ -26,6 +26,7 @@ type Router struct {
 	placer       *placer
 	decisions    decisions
 	gate         gate
+	bodies       room
 	contexts     contexts
 	reservations reservations
 	orders       chan *copyOrder
@@ -69,10 +70,12 @@ func New(config Config, index Index, f *fleet.Fleet, stores Stores, transport ht
 	}
 	r := &Router{
 		config: config, fleet: f, stores: stores, transport: transport, log: log,
-		tokenizer: newTokenizer(f, transport, config.TokenBytes), decisions: decisions{ring: make([]*Decision, config.Decisions)},
-		gate: gate{places: config.MaxInFlight, most: config.MaxWaiting}, reservations: reservations{most: config.Reservations, all: map[uint64]reservation{}},
+		decisions: decisions{ring: make([]*Decision, config.Decisions)},
+		gate:      gate{places: config.MaxInFlight, most: config.MaxWaiting}, reservations: reservations{most: config.Reservations, all: map[uint64]reservation{}},
 		orders: make(chan *copyOrder, maxOrders), keepNow: make(chan struct{}, 1), mux: http.NewServeMux(),
 	}
+	r.bodies.most = config.BodiesBytes
+	r.tokenizer = newTokenizer(f, transport, config.TokenBytes, &r.bodies)
 	r.contexts = contexts{config: &r.config, all: map[contextName]*promptContext{}}
 	r.lifetime, r.cancel = context.WithCancel(context.Background())
 	var err error
@@ -158,14 +161,15 @@ func (r *Router) other(w http.ResponseWriter, in *http.Request) {
 		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
 		return
 	}
+	content, done, ok := r.readBody(w, in, r.config.MaxBodyBytes)
+	if !ok {
+		return
+	}
+	defer done()
 	if !r.enter(w, in.Context(), wish.priority) {
 		return
 	}
 	defer r.gate.leave()
-	content, ok := r.readBody(w, in)
-	if !ok {
-		return
-	}
 	b, err := parseBody(content)
 	if err != nil {
 		b = &body{raw: content} // it is of another kind

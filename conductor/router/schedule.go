@@ -81,10 +81,15 @@ func (r *Router) schedule(w http.ResponseWriter, in *http.Request) {
 		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
 		return
 	}
-	b, ok := r.readObject(w, in)
+	b, done, ok := r.readObject(w, in, r.config.MaxBodyBytes)
 	if !ok {
 		return
 	}
+	defer done()
+	if !r.enter(w, in.Context(), wish.priority) {
+		return
+	}
+	defer r.gate.leave()
 	path := pathCompletions
 	if b.given("messages") {
 		path = pathChat

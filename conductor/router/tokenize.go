@@ -1,13 +1,13 @@
 package router
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +17,8 @@ import (
 
 var (
 	errTokenize = errors.New("tokenize")
+	// errAsking: as many questions are asked as may be.
+	errAsking = errors.New("engines are asked for too many")
 	// errNoQuestion: what a request's token ids are can't be asked.
 	errNoQuestion = errors.New("its token ids can't be asked for")
 )
@@ -30,6 +32,11 @@ type tokenizer struct {
 	// answer is there for the next.
 	timeout time.Duration
 	turn    atomic.Uint64
+	// asking is how many questions there are, most how many there may be, and room what
+	// their bytes are taken from.
+	asking atomic.Int64
+	most   int64
+	room   *room
 	// running questions are waited for by close, and end with lifetime. mu guards closed,
 	// after which none begins.
 	mu       sync.Mutex
@@ -39,8 +46,8 @@ type tokenizer struct {
 	cancel   context.CancelFunc
 }
 
-func newTokenizer(f *fleet.Fleet, transport http.RoundTripper, maxBytes int64) *tokenizer {
-	t := &tokenizer{fleet: f, transport: transport, cache: newTokenCache(maxBytes), timeout: maxTokenize}
+func newTokenizer(f *fleet.Fleet, transport http.RoundTripper, maxBytes int64, room *room) *tokenizer {
+	t := &tokenizer{fleet: f, transport: transport, cache: newTokenCache(maxBytes), timeout: maxTokenize, most: maxQuestions, room: room}
 	t.lifetime, t.cancel = context.WithCancel(context.Background())
 	return t
 }
@@ -57,6 +64,8 @@ func (t *tokenizer) close() {
 const (
 	// maxTokenize is how long a question may take.
 	maxTokenize = 10 * time.Second
+	// maxQuestions are asked at a time.
+	maxQuestions = 1024
 	// maxTokensBody bounds its answer.
 	maxTokensBody = 64 << 20
 )
@@ -71,7 +80,17 @@ func (t *tokenizer) ids(ctx context.Context, model, question, authorization stri
 			answer(nil, fmt.Errorf("%w: the router ends", errTokenize))
 			return
 		}
-		t.running.Go(func() { answer(t.ask(model, question, authorization)) })
+		size := int64(len(question))
+		if t.asking.Add(1) > t.most || !t.room.take(size) {
+			t.asking.Add(-1)
+			answer(nil, fmt.Errorf("%w: %w", errTokenize, errAsking))
+			return
+		}
+		t.running.Go(func() {
+			defer t.asking.Add(-1)
+			defer t.room.give(size)
+			answer(t.ask(model, question, authorization))
+		})
 	})
 }
 
@@ -95,7 +114,7 @@ func (t *tokenizer) ask(model, question, authorization string) ([]byte, error) {
 }
 
 func (t *tokenizer) askEngine(ctx context.Context, e *fleet.Engine, question, authorization string) ([]byte, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, joinURL(e.URL, "/tokenize"), bytes.NewReader([]byte(question)))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, joinURL(e.URL, "/tokenize"), strings.NewReader(question))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errTokenize, err)
 	}
