@@ -74,7 +74,7 @@ func TestContractFile(t *testing.T) {
 	if err != nil || c.Listen != "127.0.0.1:13333" || len(c.Notes) != 1 || !strings.Contains(c.Notes[0], "/nonexistent/c.json") {
 		t.Errorf("a file that is not there: %v, %+v", err, c)
 	}
-	for text, says := range map[string]string{`{`: "unexpected end", `{"http_server_port": 70000}`: "http_server_port", `{"kvevent_instance": {"a": {"block_size": "x"}}}`: "block_size"} {
+	for text, says := range map[string]string{`{`: "unexpected end", `{"http_server_port": 70000}`: "http_server_port"} {
 		if _, _, err := conductorFrom(t, map[string]string{"CONDUCTOR_CONFIG_PATH": contractFile(t, text)}, nil); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "conductor_config.json") {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -82,6 +82,30 @@ func TestContractFile(t *testing.T) {
 	if _, _, err := conductorFrom(t, nil, map[string]string{"contract-file": "/nonexistent"}); err == nil {
 		t.Error("a file that is not there, and was asked for, is no fault")
 	}
+}
+
+// An entry with a fault is not the end of the others.
+func TestContractEntryWithFault(t *testing.T) {
+	_, services, err := parseContract([]byte(`{"kvevent_instance":{"a":{"endpoint":"tcp://h:1","block_size":"16"},"b":{"endpoint":"tcp://h:2","modelname":"m"},"c":7}}`))
+	if err != nil || len(services) != 3 || services[0].Fault == nil || services[1].Fault != nil || services[1].Type != "vLLM" || services[2].Fault == nil {
+		t.Errorf("%+v, %v", services, err)
+	}
+}
+
+func FuzzParseContract(f *testing.F) {
+	f.Add([]byte(contractExample))
+	f.Add([]byte(`{"http_server_port":-1,"kvevent_instance":{"a":null,"":{"block_size":"x"}}}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, services, err := parseContract(data)
+		if err != nil && services != nil {
+			t.Error("services of a file that is refused")
+		}
+		for _, s := range services {
+			if s.Fault == nil && s.Type == "" || s.Instance == "" && s.Entry != "" {
+				t.Errorf("%+v", s)
+			}
+		}
+	})
 }
 
 func TestContractVariables(t *testing.T) {

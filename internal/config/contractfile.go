@@ -16,7 +16,9 @@ import (
 // StaticService is an entry of a conductor_config.json.
 type StaticService struct {
 	// Entry is its name in the file.
-	Entry          string `json:"-"`
+	Entry string `json:"-"`
+	// Fault is why it can't be read; nil for most.
+	Fault          error  `json:"-"`
 	Endpoint       string `json:"endpoint"`
 	ReplayEndpoint string `json:"replay_endpoint"`
 	Type           string `json:"type"`
@@ -42,8 +44,8 @@ const maxContractBytes = 16 << 20
 // parseContract reads a conductor_config.json. port is "" where it says none.
 func parseContract(data []byte) (port string, services []StaticService, err error) {
 	var file struct {
-		Port     *int                     `json:"http_server_port"`
-		Services map[string]StaticService `json:"kvevent_instance"`
+		Port     *int                       `json:"http_server_port"`
+		Services map[string]json.RawMessage `json:"kvevent_instance"`
 	}
 	if err := json.Unmarshal(data, &file); err != nil {
 		return "", nil, fmt.Errorf("%w: %w", ErrValue, err)
@@ -55,9 +57,15 @@ func parseContract(data []byte) (port string, services []StaticService, err erro
 		port = fmt.Sprint(*file.Port)
 	}
 	for _, name := range slices.Sorted(maps.Keys(file.Services)) {
-		s := file.Services[name]
+		var s StaticService
+		if err := json.Unmarshal(file.Services[name], &s); err != nil {
+			s = StaticService{Fault: err} // the others are none the worse
+		}
 		if s.Entry = name; s.Instance == "" {
 			s.Instance = name
+		}
+		if s.Type == "" {
+			s.Type = "vLLM"
 		}
 		services = append(services, s)
 	}

@@ -78,6 +78,9 @@ func (b *bearer) RoundTrip(r *http.Request) (*http.Response, error) {
 	return b.RoundTripper.RoundTrip(r)
 }
 
+// noRedirect keeps a token from whom a redirect names.
+func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 // CloseIdleConnections is what http.Client looks for.
 func (b *bearer) CloseIdleConnections() {
 	if inner, ok := b.RoundTripper.(*http.Transport); ok {
@@ -108,7 +111,11 @@ func peerClient(cfg *config.ConductorConfig) (*http.Client, error) {
 		}
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}}
 	}
-	return &http.Client{Transport: as}, nil
+	client := &http.Client{Transport: as}
+	if as.token != "" {
+		client.CheckRedirect = noRedirect
+	}
+	return client, nil
 }
 
 // staticServices are the services of a conductor_config.json, and what is wrong with the
@@ -116,6 +123,10 @@ func peerClient(cfg *config.ConductorConfig) (*http.Client, error) {
 func staticServices(static []config.StaticService) (services []contract.Service, faults []error) {
 	for i := range static {
 		s := &static[i]
+		if s.Fault != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", s.Entry, s.Fault))
+			continue
+		}
 		kind, ok := contract.ParseType(s.Type)
 		if !ok && s.Type != "" {
 			faults = append(faults, fmt.Errorf("%s: type %q; want %s, %s or %s", s.Entry, s.Type, contract.TypeVLLM, contract.TypeSGLang, contract.TypeMooncake))
