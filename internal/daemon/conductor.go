@@ -118,7 +118,16 @@ func runConductor(ctx context.Context, cfg *config.ConductorConfig, serve bool, 
 		return err
 	}
 	if len(engines) > 0 {
-		f := newFollower(engines, index, client, log)
+		// The key is for engines that the configuration names, not for those of /register.
+		key, err := engineKey(cfg)
+		if err != nil {
+			return err
+		}
+		asking := client
+		if key != "" {
+			asking = &http.Client{Transport: &bearer{key, client.Transport}, Timeout: engineTimeout, CheckRedirect: noRedirect}
+		}
+		f := newFollower(engines, index, asking, log)
 		background.Go(func() { f.run(ctx) })
 	}
 	if serve {

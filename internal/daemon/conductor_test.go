@@ -509,6 +509,58 @@ func TestConductorFollowsEngines(t *testing.T) {
 	}
 }
 
+// After a restart an engine that has moved is followed where it is now.
+func TestFollowerAfterRestart(t *testing.T) {
+	e := newFakeEngine(t, 6001)
+	index := &fakeConductorIndex{}
+	old := contract.Service{Endpoint: "tcp://127.0.0.1:5999", Type: contract.TypeVLLM, Model: "tiny", Instance: "e", Tenant: "default"}
+	if _, err := index.Register(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	f := newFollower([]config.Engine{{Name: "e", URL: e.URL}}, index, e.Client(), slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); f.run(ctx) }()
+	defer func() { cancel(); <-done }()
+	eventually(t, func() bool {
+		s := index.Services()
+		return len(s) == 1 && s[0].Endpoint == "tcp://127.0.0.1:6001"
+	})
+}
+
+// The key is shown to engines of the configuration, and to nobody else.
+func TestEngineKey(t *testing.T) {
+	e := newFakeEngine(t, 6001)
+	inner := e.Config.Handler
+	var shown atomic.Bool
+	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/v1") && r.Header.Get("Authorization") != "Bearer secret-of-the-engine" {
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		inner.ServeHTTP(w, r)
+	})
+	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "" {
+			shown.Store(true)
+		}
+		http.NotFound(w, r)
+	}))
+	defer other.Close()
+	r := startConductor(t, false, Control{}, func(c *config.ConductorConfig) {
+		c.Engines, c.EngineKeyFile = "e="+e.URL, tokenFile(t, "secret-of-the-engine")
+	})
+	eventually(t, func() bool { return len(r.index.Services()) == 1 })
+	response, err := http.Post(r.base+"/register", "application/json", strings.NewReader(`{"engine":"`+other.URL+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusBadRequest || shown.Load() {
+		t.Errorf("%s, the key was shown: %t", response.Status, shown.Load())
+	}
+}
+
 func eventually(t *testing.T, so func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)

@@ -55,7 +55,7 @@ func (f *follower) run(ctx context.Context) {
 
 // one follows an engine.
 func (f *follower) one(ctx context.Context, e config.Engine) {
-	var known []contract.Service
+	known := f.restored(e)
 	said := ""
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -84,6 +84,16 @@ func (f *follower) one(ctx context.Context, e config.Engine) {
 			timer.Reset(checkInterval)
 		}
 	}
+}
+
+// restored are the streams of an engine that a snapshot had: it may have moved since.
+func (f *follower) restored(e config.Engine) (known []contract.Service) {
+	for _, s := range f.index.Services() {
+		if !s.Static && s.Instance == e.Name && s.Tenant == prefixindex.DefaultTenant && s.Type == contract.TypeVLLM {
+			known = append(known, s.Service)
+		}
+	}
+	return known
 }
 
 func textOf(err error) string {

@@ -34,15 +34,9 @@ func newRouting(cfg *config.ConductorConfig, engines []config.Engine, index rout
 	if len(engines) == 0 {
 		return nil, fmt.Errorf("%w: serve sends requests to engines: say which with engines", config.ErrValue)
 	}
-	key := ""
-	if cfg.EngineKeyFile != "" {
-		text, err := os.ReadFile(cfg.EngineKeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("engine_key_file: %w: %w", config.ErrValue, err)
-		}
-		if key = strings.TrimSpace(string(text)); len(key) > maxKeyBytes || strings.ContainsAny(key, "\r\n") {
-			return nil, fmt.Errorf("engine_key_file: %w: %s has more than a key in it", config.ErrValue, cfg.EngineKeyFile)
-		}
+	key, err := engineKey(cfg)
+	if err != nil {
+		return nil, err
 	}
 	watched, dirs := make([]fleet.Engine, len(engines)), map[string]string{}
 	for i, e := range engines {
@@ -52,7 +46,6 @@ func newRouting(cfg *config.ConductorConfig, engines []config.Engine, index rout
 		}
 	}
 	r := &routing{polls: engineTransport(), requests: router.NewTransport(), stores: newNodeStores(dirs)}
-	var err error
 	if r.fleet, err = fleet.New(watched, fleet.DefaultOptions(), r.polls, log); err != nil {
 		return nil, fmt.Errorf("engines: %w: %w", config.ErrValue, err)
 	}
@@ -61,6 +54,22 @@ func newRouting(cfg *config.ConductorConfig, engines []config.Engine, index rout
 		return nil, fmt.Errorf("%w: %w", config.ErrValue, err)
 	}
 	return r, nil
+}
+
+// engineKey reads the key that engines ask for, "" for none.
+func engineKey(cfg *config.ConductorConfig) (string, error) {
+	if cfg.EngineKeyFile == "" {
+		return "", nil
+	}
+	text, err := os.ReadFile(cfg.EngineKeyFile)
+	if err != nil {
+		return "", fmt.Errorf("engine_key_file: %w: %w", config.ErrValue, err)
+	}
+	key := strings.TrimSpace(string(text))
+	if len(key) > maxKeyBytes || strings.ContainsAny(key, "\r\n") {
+		return "", fmt.Errorf("engine_key_file: %w: %s has more than a key in it", config.ErrValue, cfg.EngineKeyFile)
+	}
+	return key, nil
 }
 
 // minCopyTokens is the shortest prefix that is worth a copy.
