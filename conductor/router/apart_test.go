@@ -317,8 +317,16 @@ func TestContexts(t *testing.T) {
 			t.Errorf("%s: %+v, want %d", name, got, c.status)
 		}
 	}
+	// For longer: it is pinned for as long at once.
+	if got := s.post("/v1/contexts", strings.Replace(create, `"ttl_seconds":60`, `"ttl_seconds":7200`, 1)); got.status != http.StatusOK {
+		t.Errorf("%+v", got)
+	}
+	s.until("both engines keep it for longer", func() bool { return stores.has("pin 2h0m0s a") != nil && stores.has("pin 2h0m0s b") != nil })
+	s.until("it is known", func() bool {
+		return strings.Count(s.ask(http.MethodGet, "/v1/contexts/rules", "").body, "pinned_tokens") == 2
+	})
 	list := s.ask(http.MethodGet, "/v1/contexts", "")
-	mustContain(t, list.body, `"name":"rules"`, `"uses":1`, `"ttl_seconds":60`, `"kept":{"a":{"pinned_tokens":`)
+	mustContain(t, list.body, `"name":"rules"`, `"uses":1`, `"ttl_seconds":7200`, `"kept":{"a":{"pinned_tokens":`)
 	mustContain(t, s.ask(http.MethodGet, "/v1/contexts/rules", "").body, `"model":"m"`)
 	if got := s.ask(http.MethodDelete, "/v1/contexts/rules", ""); got.status != http.StatusOK || stores.has("unpin a") == nil || stores.has("unpin b") == nil {
 		t.Errorf("%+v", got)

@@ -68,6 +68,9 @@ func (c *contexts) add(p *promptContext, now time.Time) (*promptContext, error) 
 		if old.request.path != p.request.path || !bytes.Equal(old.body.raw, p.body.raw) {
 			return nil, fmt.Errorf("%w %q: %w", errContext, p.name, errExists)
 		}
+		if p.ttl > old.ttl { // what it is pinned for is over too soon
+			clear(old.kept)
+		}
 		old.ttl, old.expires = p.ttl, now.Add(p.ttl)
 		return old, nil
 	}
@@ -224,11 +227,15 @@ const (
 // keep has each engine that is in use keep a context, where that is due.
 func (r *Router) keep(ctx context.Context, p *promptContext) {
 	for _, c := range r.fleet.Candidates(p.request.model, nil) {
-		if c.Rank != 0 || c.Role == fleet.Decode || !r.due(p, c.Name) {
+		if c.Rank != 0 || c.Role == fleet.Decode {
+			continue
+		}
+		ttl, due := r.due(p, c.Name)
+		if !due {
 			continue
 		}
 		one, cancel := context.WithTimeout(ctx, keepsFor)
-		tokens, err := r.keepAt(one, p, &c)
+		tokens, err := r.keepAt(one, p, ttl, &c)
 		cancel()
 		kept := keeping{Tokens: tokens, at: time.Now()}
 		if err != nil {
@@ -239,7 +246,9 @@ func (r *Router) keep(ctx context.Context, p *promptContext) {
 			r.log.Warn("a context is not kept", "context", p.name, "engine", c.Name, "error", err)
 		}
 		r.contexts.mu.Lock()
-		p.kept[c.Name] = kept
+		if p.ttl <= ttl { // or it was made longer meanwhile, and is due again
+			p.kept[c.Name] = kept
+		}
 		gone := p.gone
 		r.contexts.mu.Unlock()
 		if gone { // while it was being kept
@@ -249,8 +258,8 @@ func (r *Router) keep(ctx context.Context, p *promptContext) {
 	}
 }
 
-// due tells whether an engine is to be asked to keep a context.
-func (r *Router) due(p *promptContext, engine string) bool {
+// due tells whether an engine is to be asked to keep a context, and for how long.
+func (r *Router) due(p *promptContext, engine string) (ttl time.Duration, due bool) {
 	r.contexts.mu.Lock()
 	defer r.contexts.mu.Unlock()
 	kept, ok := p.kept[engine]
@@ -258,18 +267,18 @@ func (r *Router) due(p *promptContext, engine string) bool {
 	if kept.Tokens > 0 {
 		again = max(p.ttl/2, keepEvery)
 	}
-	return !p.gone && (!ok || kept.Error != "" || time.Since(kept.at) >= again)
+	return p.ttl, !p.gone && (!ok || kept.Error != "" || time.Since(kept.at) >= again)
 }
 
 // keepAt has an engine compute a context's prefix, or load it, and its store pin it.
-func (r *Router) keepAt(ctx context.Context, p *promptContext, c *fleet.Candidate) (int, error) {
+func (r *Router) keepAt(ctx context.Context, p *promptContext, ttl time.Duration, c *fleet.Candidate) (int, error) {
 	q := *p.request
 	exact := r.tokens(ctx, &q, p.body, maxTokenize)
 	if q.tokens == nil || !exact {
 		return 0, fmt.Errorf("%w: its token ids are not known: %s", errContext, q.why)
 	}
 	// What is new in the store is pinned as it comes, what is there already below.
-	wish := fmt.Sprintf(`{"mooncake_sidecar":{"ttl_s":%d,"pin":"soft"}}`, int(p.ttl.Seconds()))
+	wish := fmt.Sprintf(`{"mooncake_sidecar":{"ttl_s":%d,"pin":"soft"}}`, int(ttl.Seconds()))
 	work := r.fleet.Costs().Work(q.count, 0)
 	ctx, flight := r.fleet.Begin(ctx, c.Target, fleet.Load{Tokens: q.count, Prefill: true, Work: work, First: work, Blind: true})
 	defer flight.End()
@@ -279,7 +288,7 @@ func (r *Router) keepAt(ctx context.Context, p *promptContext, c *fleet.Candidat
 	if r.stores == nil {
 		return 0, nil
 	}
-	tokens, err := r.stores.Pin(ctx, c.Name, r.prefixOf(&q, q.tokens), p.ttl)
+	tokens, err := r.stores.Pin(ctx, c.Name, r.prefixOf(&q, q.tokens), ttl)
 	if errors.Is(err, ErrNoStore) {
 		return 0, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
@@ -207,8 +208,10 @@ func (r *Router) failed(to fleet.Target, err error) {
 	var op *net.OpError
 	switch {
 	case errors.Is(err, errLate), errors.Is(err, errOverloaded), errors.Is(err, fleet.ErrEngineDown):
-	case errors.As(err, &op) && op.Op == "dial" && !op.Timeout():
+	case errors.Is(err, syscall.ECONNREFUSED):
 		r.fleet.Refused(to.Engine, err)
+	case errors.As(err, &op) && op.Op == "dial" && !op.Timeout():
+		// No name, no descriptor, no route: whether the engine is there the polls find out.
 	default:
 		r.fleet.Broken(to.Engine)
 	}

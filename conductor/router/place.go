@@ -227,7 +227,7 @@ func (p *placer) begin(ctx context.Context, r *request, d *scheduler.Decision, o
 
 // redecide is the second check, when the prefill is done: the decode side as it is now,
 // without the request itself.
-func (p *placer) redecide(ctx context.Context, r *request, out *placed, not []int) (ok bool, tbt time.Duration) {
+func (p *placer) redecide(ctx context.Context, r *request, out *placed, not []int) (ok bool, tbt time.Duration, none nobody) {
 	out.flight.End()
 	now := time.Now()
 	held := p.catalog.holdings(r, now)
@@ -241,17 +241,17 @@ func (p *placer) redecide(ctx context.Context, r *request, out *placed, not []in
 		}
 	}
 	if len(decoders) == 0 {
-		return false, 0
+		return false, 0, noneInUse
 	}
 	p.gather(r, held, nil, nil, decoders, now)
 	q := scheduler.Request{Tokens: r.count, Blocks: r.count, BlockTokens: 1, TTFT: r.ttft, TBT: r.tbt}
 	i, tbt := p.scheduler.Decoder(&q, p.facts.Decode)
 	if p.scheduler.AdmitDecode(&q, tbt) != scheduler.Accepted {
-		return false, tbt
+		return false, tbt, somebody
 	}
 	out.decode = p.candidates[decoders[i]].Target
 	out.ctx, out.flight = p.fleet.Begin(ctx, out.decode, fleet.Load{Tokens: r.count, CachedTokens: r.count, Decode: true})
-	return true, tbt
+	return true, tbt, somebody
 }
 
 // priority is the one that an engine is given: what the client wants counts most, and

@@ -96,7 +96,13 @@ func (c *call) handover(ctx context.Context, out *placed) (fleet.Target, error) 
 		return out.prefill, err
 	}
 	c.note(r.awaitStored(ctx, q, most, r.fleet.Engine(out.decode.Engine).Name))
-	ok, tbt := r.placer.redecide(ctx, q, out, c.not)
+	ok, tbt, none := r.placer.redecide(ctx, q, out, c.not)
+	if none != somebody {
+		if !c.passRefusal() {
+			c.nobody(none)
+		}
+		return fleet.Target{}, errRefusedLate
+	}
 	if !ok {
 		r.decisions.change(c.decision, func(d *Decision) { d.Refused, d.ExpectedTBT = "decode-busy", tbt.Seconds() })
 		r.refuse(c.w, c.decision, decodeBusy)

@@ -10,9 +10,11 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
 	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
 )
 
@@ -169,6 +171,22 @@ func TestPriorityIsOfPrompts(t *testing.T) {
 	s.post(pathCompletions, completion("x"))
 	if r := s.engines[0].requests(); len(r) != 1 || r[0].body["priority"] == nil {
 		t.Errorf("%+v", r)
+	}
+}
+
+// TestWhoIsOut: an engine is out at once only if nobody listens there. For what is wrong
+// here, or with names, it is not.
+func TestWhoIsOut(t *testing.T) {
+	s := newSite(t, 2)
+	dial := func(err error) error { return &net.OpError{Op: "dial", Err: err} }
+	s.router.failed(fleet.Target{}, dial(syscall.EMFILE))
+	s.router.failed(fleet.Target{}, dial(&net.DNSError{Err: "no such host"}))
+	if v := s.fleet.Views()[0]; v.Counts.Refused != 0 || v.Counts.Broken != 0 || s.fleet.Usable() != 2 {
+		t.Errorf("%+v", v)
+	}
+	s.router.failed(fleet.Target{}, dial(syscall.ECONNREFUSED))
+	if v := s.fleet.Views()[0]; v.Counts.Refused != 1 {
+		t.Errorf("%+v", v)
 	}
 }
 
@@ -343,7 +361,19 @@ func TestOtherPaths(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	mustContain(t, got.body, `"query":"x=1"`, `"length":8`)
-	for _, path := range []string{"/metrics", "/reset_prefix_cache", "/v1/load_lora_adapter", "/sleep", "/", "/v1", "/v1/completions/../../metrics"} {
+	for _, line := range []string{"POST /v1/audio/%2e%2e/%2e%2e/reset_prefix_cache", "CONNECT /v1/audio/../../reset_prefix_cache", "POST /v1/audio/x", "CONNECT /v1/completions"} {
+		method, path, _ := strings.Cut(line, " ")
+		c, err := net.Dial("tcp", s.server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "%s %s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}", method, path)
+		if status, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.Contains(status, " 404 ") {
+			t.Errorf("%s: %q, %v", line, status, err)
+		}
+	}
+	for _, path := range []string{"/metrics", "/reset_prefix_cache", "/v1/load_lora_adapter", "/sleep", "/", "/v1", "/v1/audio/", "/v1/completions/../../metrics"} {
 		if got := s.post(path, "{}"); got.status != http.StatusNotFound && got.status != http.StatusMovedPermanently && got.status != http.StatusTemporaryRedirect {
 			t.Errorf("%s: %+v", path, got)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -130,7 +131,7 @@ func (r *Router) routes() {
 	r.mux.HandleFunc("GET /engines", r.engines)
 	r.mux.HandleFunc("POST /engines/{name}/{action}", r.drain)
 	for _, path := range [...]string{
-		"/v1/embeddings", "/v1/messages", "/v1/responses", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/audio/", "/tokenize", "/detokenize",
+		"/v1/embeddings", "/v1/messages", "/v1/responses", "/v1/rerank", "/v2/rerank", "/v1/score", "/v1/audio/speech", "/v1/audio/transcriptions", "/v1/audio/translations", "/tokenize", "/detokenize",
 		"/pooling", "/classify", "/score", "/rerank", "/version",
 	} {
 		r.mux.HandleFunc(path, r.other)
@@ -140,6 +141,10 @@ func (r *Router) routes() {
 // Owns tells whether a path is the router's own or an engine's, so that whoever serves
 // other things beside it knows where to send a request.
 func (r *Router) Owns(in *http.Request) bool {
+	// Paths that go up are cleaned for some methods and not for others; none of ours do.
+	if in.Method == http.MethodConnect || slices.Contains(strings.Split(in.URL.Path, "/"), "..") {
+		return false
+	}
 	_, pattern := r.mux.Handler(in)
 	return pattern != ""
 }
