@@ -98,14 +98,23 @@ func (p *placer) place(ctx context.Context, r *request, among choice) (placed, n
 		return placed{}, noneServes
 	}
 	prefillers, decoders := p.sides()
-	if p.config.Policy == RoundRobin {
-		prefillers = []int{prefillers[p.turn%len(prefillers)]}
-		p.turn++
-	}
 	p.gather(r, held, follows, prefillers, decoders, now)
 	q := scheduler.Request{Tokens: r.count, Blocks: r.count, BlockTokens: 1, TTFT: r.ttft, TBT: r.tbt}
-	d := p.decide(&q, prefillers, decoders)
+	prefillers, busy, none := p.slow(&q, prefillers, decoders)
+	if p.config.Policy == RoundRobin {
+		at := p.turn % len(prefillers)
+		prefillers, p.facts.Prefill = prefillers[at:at+1], p.facts.Prefill[at:at+1]
+		p.turn++
+	}
+	if decoders == nil {
+		p.facts.Decode = nil
+	}
+	d := p.scheduler.Decide(&q, &p.facts)
+	if none && d.Refused == scheduler.Accepted {
+		d.Refused = scheduler.DecodeBusy
+	}
 	made := p.explain(r, &d, held, prefillers, decoders, now)
+	p.explainBusy(made, r, held, busy)
 	out := placed{decision: made, refused: d.Refused}
 	if d.Refused != scheduler.Accepted {
 		return out, somebody
@@ -181,38 +190,29 @@ func heldBy(held map[rankName]holding, c *fleet.Candidate) holding {
 	return holding{local: max(h.local, shared.local), stored: max(h.stored, shared.stored), state: max(h.state, shared.state), known: h.known || shared.known}
 }
 
-// decide lets the scheduler choose. Where one engine does both, the time between tokens
-// is looked at for each engine that could be chosen: the request goes where both
-// objectives hold, if it can.
-func (p *placer) decide(q *scheduler.Request, prefillers, decoders []int) scheduler.Decision {
-	if decoders != nil {
-		return p.scheduler.Decide(q, &p.facts)
-	}
-	p.facts.Decode = nil
+// slow leaves those out of the facts, where one engine does both, that would decode the
+// request too slowly, so that it goes where both objectives hold, if it can. none: all
+// would, and all are left in.
+func (p *placer) slow(q *scheduler.Request, prefillers, decoders []int) (left, busy []int, none bool) {
 	early := p.config.Scheduler.Admission != scheduler.AdmitAll && p.config.Scheduler.Admission != scheduler.AdmitBaseline
-	if !early || q.TBT == 0 {
-		return p.scheduler.Decide(q, &p.facts)
+	if decoders != nil || !early || q.TBT == 0 {
+		return prefillers, nil, false
 	}
-	busy, all := 0, slices.Clone(p.facts.Prefill)
+	var facts []scheduler.Prefiller
 	for at, i := range prefillers {
 		one := []scheduler.Decoder{p.candidates[i].Decode}
 		if _, tbt := p.scheduler.Decoder(q, one); p.scheduler.AdmitDecode(q, tbt) != scheduler.Accepted {
-			busy++
-			p.facts.Prefill[at].Queue += farAway
+			busy = append(busy, i)
+			continue
 		}
+		left, facts = append(left, i), append(facts, p.facts.Prefill[at])
 	}
-	if busy == len(all) {
-		copy(p.facts.Prefill, all)
+	if len(left) == 0 {
+		return prefillers, nil, true
 	}
-	d := p.scheduler.Decide(q, &p.facts)
-	if busy == len(all) && d.Refused == scheduler.Accepted {
-		d.Refused = scheduler.DecodeBusy
-	}
-	return d
+	p.facts.Prefill = append(p.facts.Prefill[:0], facts...)
+	return left, busy, false
 }
-
-// farAway is what an engine is behind that is not to be chosen.
-const farAway = 1000 * time.Hour
 
 // begin counts the request in.
 func (p *placer) begin(ctx context.Context, r *request, d *scheduler.Decision, out *placed) {
@@ -277,10 +277,6 @@ func (p *placer) explain(r *request, d *scheduler.Decision, held map[rankName]ho
 			TBT: p.fleet.Costs().Iteration(c.Decode.Sequences+1, c.Decode.ContextTokens+int64(r.count)).Seconds() * c.Decode.Slowness, Sequences: c.Decode.Sequences,
 			Chosen: at == d.Prefill,
 		}
-		if t.Queue >= farAway {
-			away := farAway.Seconds()
-			v.Busy, v.Queue, v.TTFT, v.Objective = true, v.Queue-away, v.TTFT-away, v.Objective-away
-		}
 		if t.Source != scheduler.Nobody {
 			v.Source = p.candidates[prefillers[t.Source]].Name
 		}
@@ -306,4 +302,15 @@ func (p *placer) explain(r *request, d *scheduler.Decision, held map[rankName]ho
 		made.Refused = d.Refused.String()
 	}
 	return made
+}
+
+// explainBusy adds those that were left out because they are busy.
+func (p *placer) explainBusy(made *Decision, r *request, held map[rankName]holding, busy []int) {
+	for _, i := range busy {
+		c := &p.candidates[i]
+		made.Candidates = append(made.Candidates, Candidate{
+			Engine: c.Name, Rank: c.Rank, LocalTokens: c.Prefill.LocalBlocks, StoredTokens: heldBy(held, c).stored, Busy: true, Sequences: c.Decode.Sequences,
+			TBT: p.fleet.Costs().Iteration(c.Decode.Sequences+1, c.Decode.ContextTokens+int64(r.count)).Seconds() * c.Decode.Slowness,
+		})
+	}
 }
