@@ -74,8 +74,9 @@ type Cluster interface {
 	// then, and RemoveAll, of all that a namespace has there now.
 	Removes() bool
 	RemoveAll(digest [32]byte)
-	// Forget has a chunk removed that is not to be used any more.
-	Forget(key *disk.Key)
+	// Forget has a chunk removed that is not to be used any more. False: too many are
+	// being removed, and it stays.
+	Forget(key *disk.Key) bool
 	// Leave makes nothing of a namespace found any more, and puts of what was handed
 	// over before void: it was reset. Reset waits for what that means to the others,
 	// under no lock.

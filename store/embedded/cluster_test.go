@@ -31,6 +31,7 @@ type fakeCluster struct {
 	removes   bool
 	emptied   map[[32]byte]int
 	forgotten map[disk.Key]int
+	keeps     bool // too many are being removed
 }
 
 func newFakeCluster() *fakeCluster {
@@ -56,9 +57,13 @@ func (c *fakeCluster) Removes() bool                            { return c.remov
 func (c *fakeCluster) RemoveAll(digest [32]byte)                { c.emptied[digest]++ }
 func (c *fakeCluster) Leave(digest [32]byte)                    { c.left[digest] = true }
 
-func (c *fakeCluster) Forget(key *disk.Key) {
+func (c *fakeCluster) Forget(key *disk.Key) bool {
+	if c.keeps {
+		return false
+	}
 	c.known[*key] = kv.Absent
 	c.forgotten[*key]++
+	return true
 }
 
 func (c *fakeCluster) Share(chunk disk.Chunk, pin store.Pin, source [][]byte, done func(error)) bool {

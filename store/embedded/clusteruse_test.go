@@ -238,6 +238,30 @@ func TestPrefetchFromTheCluster(t *testing.T) {
 	})
 }
 
+// TestRemovalsThatTheClusterDoesNotTake are counted and told, and go on here.
+func TestRemovalsThatTheClusterDoesNotTake(t *testing.T) {
+	w := newClusterWorld(t, false)
+	w.c.removes, w.c.keeps = true, true
+	for i := range 3 {
+		w.storeWhole(i)
+	}
+	do(&w.c.puts, nil)
+	tag := ""
+	for _, c := range []struct {
+		scope        Scope
+		chunks, stay int
+	}{
+		{Scope{Namespace: &w.ns.ID, Hashes: []kv.Hash{testHash(2), testHash(7)}}, 1, 2}, // one is not here
+		{Scope{SaltTag: &tag}, 2, 2},
+		{Scope{Namespace: &w.ns.ID}, 0, 0}, // which it takes
+	} {
+		done, err := w.m.Remove(t.Context(), c.scope)
+		if done.Chunks != c.chunks || done.InCluster != c.stay || errors.Is(err, ErrRemovals) != (c.stay > 0) {
+			t.Errorf("%+v, %v; want %d and %d", done, err, c.chunks, c.stay)
+		}
+	}
+}
+
 // TestPrefetchBesideADisk: chunks that wait for room are begun as others come from the
 // cluster, though the disk has nothing to say.
 func TestPrefetchBesideADisk(t *testing.T) {

@@ -17,6 +17,8 @@ var (
 	ErrQuotaTable = errors.New("too many salt tags in the store")
 	// ErrScope: a scope that names nothing, or contradicts itself.
 	ErrScope = errors.New("scope of removal")
+	// ErrRemovals: the cluster has so many removals before it that it takes no more.
+	ErrRemovals = errors.New("the cluster has too many chunks to remove")
 	// ErrNoTier: there is no slower tier to fetch chunks from.
 	ErrNoTier = errors.New("the store has no disk tier and no cluster")
 	// ErrOption: a value out of range.
@@ -69,6 +71,8 @@ type Removal struct {
 	// OnDisk are chunks that the disk had, as far as they could be counted; those of
 	// which memory has shards count in Chunks too.
 	OnDisk int
+	// InCluster is how many times the cluster did not take a chunk's removal.
+	InCluster int
 }
 
 // EvictLimit bounds an eviction by command; whichever is reached first ends it.

@@ -23,7 +23,8 @@ const evictStep = 256
 // Puts that are open end void; what is being read is freed when the reader is
 // done. Chunks that are stored meanwhile may stay. An error that is
 // disk.ErrUncertain says that it is done, but that the disk has not taken note of
-// it. One of ctx says that a part is done.
+// it, and one that is ErrRemovals, that the cluster keeps some. One of ctx says that a
+// part is done.
 func (m *Master) Remove(ctx context.Context, scope Scope) (Removal, error) {
 	sel, err := m.selection(&scope)
 	if err != nil {
@@ -35,7 +36,7 @@ func (m *Master) Remove(ctx context.Context, scope Scope) (Removal, error) {
 	// or nowhere.
 	release := m.holdBelow(sel)
 	defer release()
-	m.removeFaraway(sel)
+	m.removeFaraway(&done, sel)
 	var below error
 	switch {
 	case scope.Chain:
@@ -50,7 +51,7 @@ func (m *Master) Remove(ctx context.Context, scope Scope) (Removal, error) {
 	if err != nil {
 		return done, err
 	}
-	return done, errors.Join(below, m.settleTier(ctx))
+	return done, errors.Join(below, m.settleTier(ctx), done.stayed())
 }
 
 // selection is a scope in the store's own numbers.
@@ -175,7 +176,7 @@ func (m *Master) removeSetLocked(done *Removal, sel *selection, doomed map[uint3
 		// The disk may have it under another tag, of whoever stored it first, or may
 		// not have known yet that it has it.
 		done.OnDisk += m.forgetOnDisk(maps.Keys(doomed))
-		m.forgetFaraway(maps.Keys(doomed))
+		m.forgetFaraway(done, maps.Keys(doomed))
 	}
 	for rec := range doomed {
 		l := &m.live[rec]

@@ -2,6 +2,7 @@ package embedded
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store/disk"
@@ -82,7 +83,7 @@ func (m *Master) removes() bool {
 // removeFaraway has removed from the cluster what a scope names there: all of a
 // namespace, or chunks by their hashes. The cluster knows neither tags nor chains: of
 // those goes what this node has, see forgetFaraway.
-func (m *Master) removeFaraway(sel *selection) {
+func (m *Master) removeFaraway(done *Removal, sel *selection) {
 	if !m.removes() || !sel.anyTag {
 		return
 	}
@@ -90,7 +91,7 @@ func (m *Master) removeFaraway(sel *selection) {
 	case len(sel.scope.Hashes) > 0:
 		for i := range sel.scope.Hashes {
 			for group := range sel.groups {
-				m.lower.cluster.Forget(&disk.Key{Namespace: *sel.digest, Group: uint16(group), Hash: sel.scope.Hashes[i]})
+				m.forgetFar(done, &disk.Key{Namespace: *sel.digest, Group: uint16(group), Hash: sel.scope.Hashes[i]})
 			}
 		}
 	case sel.digest != nil:
@@ -115,13 +116,27 @@ func (m *Master) digests() (all [][32]byte) {
 }
 
 // forgetFaraway has the chunks of records removed from the cluster.
-func (m *Master) forgetFaraway(records func(yield func(rec uint32) bool)) {
+func (m *Master) forgetFaraway(done *Removal, records func(yield func(rec uint32) bool)) {
 	if !m.removes() {
 		return
 	}
 	for rec := range records {
 		r := m.seg.peekRecord(rec)
 		key := m.diskKeyOf(&r)
-		m.lower.cluster.Forget(&key)
+		m.forgetFar(done, &key)
 	}
+}
+
+func (m *Master) forgetFar(done *Removal, key *disk.Key) {
+	if !m.lower.cluster.Forget(key) {
+		done.InCluster++
+	}
+}
+
+// stayed is an error if the cluster keeps chunks that were to be removed.
+func (d *Removal) stayed() error {
+	if d.InCluster == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %d stay, which are not in memory any more; name their hashes later, or their namespace", ErrRemovals, d.InCluster)
 }

@@ -63,7 +63,7 @@ func (c *Client) PartsExist(ctx context.Context, n store.Namespace, chunks []sto
 		return nil, fmt.Errorf("existence: %w", err)
 	}
 	for k, a := range answers {
-		if a != 1 || c.deniedLocked(ns, keys[k]) {
+		if of := &chunks[owners[k]]; a != 1 || c.deniedLocked(ns, of.Group, &of.Hash, keys[k]) {
 			found[owners[k]] = kv.Absent
 		}
 	}
@@ -81,11 +81,11 @@ func (c *Client) PartsExist(ctx context.Context, n store.Namespace, chunks []sto
 
 // anyDeniedLocked tells whether a shard of a chunk is not to be used.
 func (c *Client) anyDeniedLocked(ns *namespace, chunk *store.ChunkKey) bool {
-	if ns.dirty || len(c.owed.keys) == 0 {
+	if ns.dirty || len(c.owed.keys)+len(c.owed.waiting) == 0 {
 		return ns.dirty
 	}
 	for _, key := range ns.chunkKeys(chunk.Group, &chunk.Hash) {
-		if c.deniedLocked(ns, key) {
+		if c.deniedLocked(ns, chunk.Group, &chunk.Hash, key) {
 			return true
 		}
 	}

@@ -76,7 +76,7 @@ func (s *Store) beginGet(ns *namespace, n store.Namespace, items []store.GetItem
 	}
 	for i := range items {
 		it := &items[i]
-		if !ns.has(it.Group, it.Shard) || s.client.deniedLocked(ns, ns.key(it.Group, it.Shard, &it.Hash)) {
+		if !ns.has(it.Group, it.Shard) || s.client.deniedLocked(ns, it.Group, &it.Hash, ns.key(it.Group, it.Shard, &it.Hash)) {
 			continue
 		}
 		bytes := uint64(ns.spec.Groups[it.Group].ShardBytes)

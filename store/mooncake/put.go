@@ -48,7 +48,7 @@ func (s *Store) PutStart(ctx context.Context, n store.Namespace, opts store.PutO
 	for i, at := range asked {
 		g := &grants[at]
 		switch {
-		case s.client.deniedLocked(ns, keys[i]):
+		case s.client.deniedLocked(ns, items[at].Group, &items[at].Hash, keys[i]):
 			g.Status = store.PutRefused
 		case answers[i] == 1:
 			g.Status = store.PutExists

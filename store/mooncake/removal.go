@@ -28,17 +28,24 @@ const (
 // is absent, and takes no puts, since those would not replace it. Whole namespaces
 // are owed by namespace.dirty. A restart forgets what is owed.
 type owed struct {
-	keys   map[string]*namespace
+	keys map[string]*namespace
+	// waiting are chunks whose keys are owed when there is room, see Owe; of no
+	// namespace that is dirty.
+	waiting map[chunk]struct{}
+
 	until  time.Time // no attempt before
 	making bool
 }
 
-// deniedLocked tells whether a key is not to be used.
-func (c *Client) deniedLocked(ns *namespace, key string) bool {
+// deniedLocked tells whether a key, that of a chunk's shard, is not to be used.
+func (c *Client) deniedLocked(ns *namespace, group uint32, hash *kv.Hash, key string) bool {
 	if ns.dirty {
 		return true
 	}
-	_, denied := c.owed.keys[key]
+	if _, denied := c.owed.keys[key]; denied || len(c.owed.waiting) == 0 {
+		return denied
+	}
+	_, denied := c.owed.waiting[chunk{ns.id, group, *hash}]
 	return denied
 }
 
@@ -50,7 +57,7 @@ func (c *Client) isDirty(ns *namespace) bool {
 
 // oweLocked notes that a key of the namespace is to be removed.
 func (c *Client) oweLocked(ns *namespace, key string) {
-	if len(c.owed.keys) < maxOwed {
+	if _, again := c.owed.keys[key]; again || len(c.owed.keys) < maxOwed {
 		c.owed.keys[key] = ns
 		return
 	}
@@ -64,6 +71,7 @@ func (c *Client) oweLocked(ns *namespace, key string) {
 func (c *Client) soilLocked(ns *namespace) {
 	ns.dirty, ns.told, ns.cleanFrom = true, false, time.Time{}
 	ns.soils++
+	c.stopWaitingLocked(ns.id)
 	for _, key := range ns.seen.keys {
 		if len(c.owed.keys) < maxOwed {
 			c.owed.keys[key] = ns
@@ -110,20 +118,6 @@ func (c *Client) Clean(n store.Namespace) bool {
 	defer c.mu.Unlock()
 	ns, err := c.currentLocked(n)
 	return err == nil && !ns.dirty
-}
-
-// Owe has a chunk removed that is not to be used any more: from now on it is not
-// found here, and is removed with one of the next calls. It waits for nothing.
-func (c *Client) Owe(n store.Namespace, group uint32, hash *kv.Hash) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	ns, err := c.currentLocked(n)
-	if err != nil || int(group) >= len(ns.keys.Prefixes) {
-		return
-	}
-	for _, key := range ns.chunkKeys(group, hash) {
-		c.oweLocked(ns, key)
-	}
 }
 
 // remove removes keys of a namespace, in as many calls as it takes. An object that
@@ -197,11 +191,12 @@ func (c *Client) makeUp(ctx context.Context) error {
 			dirty = append(dirty, ns)
 		}
 	}
-	if c.owed.making || now.Before(c.owed.until) || len(dirty)+len(c.owed.keys) == 0 {
+	if c.owed.making || now.Before(c.owed.until) || len(dirty)+len(c.owed.keys)+len(c.owed.waiting) == 0 {
 		c.mu.Unlock()
 		return nil
 	}
 	c.owed.making, c.owed.until = true, now.Add(owedPause)
+	c.feedWaitingLocked()
 	byNamespace, n := map[*namespace][]string{}, 0
 	for key, ns := range c.owed.keys {
 		if n++; n > MaxKeys {

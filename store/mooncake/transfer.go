@@ -156,7 +156,7 @@ func (c *Client) puttable(n store.Namespace, shards []Shard, results []PutResult
 			break
 		}
 		s := &shards[i]
-		if key := ns.key(s.Group, s.Shard, &s.Hash); c.deniedLocked(ns, key) {
+		if key := ns.key(s.Group, s.Shard, &s.Hash); c.deniedLocked(ns, s.Group, &s.Hash, key) {
 			results[i] = PutDenied
 		} else {
 			objects, at = append(objects, Object{Key: key, Range: s.At}), append(at, i)
@@ -215,7 +215,7 @@ func (c *Client) getBatch(ctx context.Context, n store.Namespace, shards []Shard
 			break
 		}
 		s := &shards[i]
-		if key := ns.key(s.Group, s.Shard, &s.Hash); !c.deniedLocked(ns, key) {
+		if key := ns.key(s.Group, s.Shard, &s.Hash); !c.deniedLocked(ns, s.Group, &s.Hash, key) {
 			objects, at = append(objects, Object{Key: key, Range: s.At}), append(at, i)
 		}
 	}
@@ -249,8 +249,8 @@ func (c *Client) getBatch(ctx context.Context, n store.Namespace, shards []Shard
 		return err // what a reset has removed meanwhile is not given out
 	}
 	for k, a := range answers {
-		switch r := objects[k].Range; {
-		case a == Answer(r.Bytes) && !c.deniedLocked(ns, objects[k].Key):
+		switch r, s := objects[k].Range, &shards[at[k]]; {
+		case a == Answer(r.Bytes) && !c.deniedLocked(ns, s.Group, &s.Hash, objects[k].Key):
 			whole[at[k]] = true
 			ns.seen.note(objects[k].Key)
 			c.stats.GetBytes += r.Bytes

@@ -56,7 +56,7 @@ func (s *Service) rpcError(err error) error {
 
 func codeOf(err error) (code codes.Code, known bool) {
 	switch {
-	case errors.Is(err, embedded.ErrPinBudget), errors.Is(err, embedded.ErrQuotaTable):
+	case errors.Is(err, embedded.ErrPinBudget), errors.Is(err, embedded.ErrQuotaTable), errors.Is(err, embedded.ErrRemovals):
 		return codes.ResourceExhausted, true
 	case errors.Is(err, embedded.ErrNoTier):
 		return codes.FailedPrecondition, true

@@ -110,6 +110,7 @@ func TestStoreErrors(t *testing.T) {
 	}{
 		{embedded.ErrPinBudget, codes.ResourceExhausted},
 		{embedded.ErrQuotaTable, codes.ResourceExhausted},
+		{embedded.ErrRemovals, codes.ResourceExhausted},
 		{embedded.ErrNoTier, codes.FailedPrecondition},
 		{store.ErrStaleNamespace, codes.NotFound},
 		{embedded.ErrOption, codes.InvalidArgument},

@@ -70,11 +70,12 @@ func (l *Level) RemoveAll(digest [32]byte) {
 
 // Forget implements embedded.Cluster: what came from there, or went there, and is bad,
 // or an operator removes, is removed as far as nobody reads it, and not used before.
-func (l *Level) Forget(key *disk.Key) {
+func (l *Level) Forget(key *disk.Key) bool {
 	s := l.spaceOf(key.Namespace)
 	if s == nil {
-		return
+		return true
 	}
-	l.client.Owe(s.name, uint32(key.Group), &key.Hash)
+	taken := l.client.Owe(s.name, uint32(key.Group), &key.Hash)
 	l.note(s, uint32(key.Group), &key.Hash, false)
+	return taken
 }
