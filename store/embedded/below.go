@@ -15,7 +15,8 @@ import (
 //
 // Memory that it is given is a piece of the segment's mapping.
 type Lower interface {
-	// Look tells whether the tier has a chunk, as far as it knows.
+	// Look tells whether the tier has a chunk, as far as it knows: whoever has a copy
+	// may drop it.
 	Look(key *disk.Key) (disk.Found, bool)
 	// Offers is Look for one who is to bring it up: not one whose load has failed
 	// and of which no lookup was told so yet.

@@ -112,7 +112,7 @@ func (m *Master) inspectBelowLocked(id store.NamespaceID, groups []uint32, hashe
 		}
 		key := m.diskKey(id, g, &hashes[i])
 		for _, source := range sources[:n] {
-			if _, there := source.Look(&key); there {
+			if _, there := source.Offers(&key); there {
 				states[i] = ChunkOnDisk
 				if source == Lower(m.lower.cluster) {
 					states[i] = ChunkInCluster

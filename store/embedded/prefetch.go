@@ -123,7 +123,7 @@ func (m *Master) prefetchSome(ns store.NamespaceID, keys []store.ChunkKey) (begu
 		p := &promotion{key: m.diskKey(ns, keys[i].Group, &keys[i].Hash)}
 		sources, count := m.lower.sources()
 		for _, p.from = range sources[:count] {
-			found, there := p.from.Look(&p.key)
+			found, there := p.from.Offers(&p.key)
 			if !there {
 				continue
 			}

@@ -21,6 +21,7 @@ type question struct {
 	err  error // of the first call that failed
 
 	sparse bool // not all keys are asked for
+	turn   uint32
 }
 
 // Ask implements embedded.Cluster. The question has its own time: how long this
@@ -42,7 +43,11 @@ func (l *Level) Ask(ctx context.Context, digest [32]byte, chunks []store.ChunkKe
 		defer l.asking.Done()
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
 		defer cancel()
-		answered <- l.ask(limited, &question{space: s, left: chunks, sparse: len(chunks) >= sparseFrom && !l.doubts(s)})
+		q := &question{space: s, left: chunks, sparse: len(chunks) >= sparseFrom && !l.doubts(s)}
+		if q.sparse {
+			q.turn = l.turnOf(s, chunks)
+		}
+		answered <- l.ask(limited, q)
 	}()
 	select {
 	case err := <-answered:
@@ -79,6 +84,7 @@ func (q *question) next() []store.ChunkKey {
 	for ; n < len(q.left); n++ {
 		asked, most := q.space.shards(q.left[n].Group), mooncake.MaxKeys
 		if q.sparse {
+			// Not of this turn: calls of the next question are to be of the same chunks.
 			_, asked = q.space.partOf(q.left[n].Group, n, 0)
 			most = sparseKeys
 		}
@@ -102,7 +108,7 @@ func (q *question) note(err error) {
 // askPart asks for the chunks of one call.
 func (l *Level) askPart(ctx context.Context, q *question, chunks []store.ChunkKey) error {
 	if q.sparse && !l.doubts(q.space) {
-		return l.askSparsely(ctx, q.space, chunks)
+		return l.askSparsely(ctx, q.space, chunks, q.turn)
 	}
 	_, err := l.askSome(ctx, q.space, chunks)
 	return err
@@ -113,22 +119,29 @@ func (l *Level) askPart(ctx context.Context, q *question, chunks []store.ChunkKe
 func (l *Level) askSome(ctx context.Context, s *space, chunks []store.ChunkKey) ([]kv.Existence, error) {
 	begun := l.opts.Now()
 	found, err := l.client.Existence(ctx, s.name, chunks)
-	return found, l.noteAnswers(s, chunks, found, begun, err)
+	return found, l.noteAnswers(s, chunks, nil, found, begun, err)
 }
 
-// noteAnswers notes what was found, or why nothing was, by a call that began then.
-func (l *Level) noteAnswers(s *space, chunks []store.ChunkKey, found []kv.Existence, begun time.Time, err error) error {
+// noteAnswers notes what was found, or why nothing was, by a call that began then and
+// asked for parts of the chunks; nil: for all of them.
+func (l *Level) noteAnswers(s *space, chunks []store.ChunkKey, parts []mooncake.Part, found []kv.Existence, begun time.Time, err error) error {
 	took := l.opts.Now().Sub(begun)
 	l.opts.Asked(took)
-	present := 0
+	there := 0
 	for i, e := range found {
 		if e == kv.Present {
-			present++
+			there++
 		}
 		// The lease began while the question was under way, at the earliest when it was
 		// asked.
-		if e == kv.Absent || e == kv.Present && took < l.opts.Lease/4 {
-			l.note(s, chunks[i].Group, &chunks[i].Hash, e == kv.Present)
+		switch {
+		case e == kv.Absent:
+			l.note(s, chunks[i].Group, &chunks[i].Hash, absent)
+		case e != kv.Present || took >= l.opts.Lease/4:
+		case parts != nil && parts[i] != (mooncake.Part{}):
+			l.note(s, chunks[i].Group, &chunks[i].Hash, concluded)
+		default:
+			l.note(s, chunks[i].Group, &chunks[i].Hash, present)
 		}
 	}
 	if err != nil {
@@ -142,6 +155,6 @@ func (l *Level) noteAnswers(s *space, chunks []store.ChunkKey, found []kv.Existe
 		return fmt.Errorf("ask the cluster: %w", err)
 	}
 	l.stats.Asked += uint64(len(chunks))
-	l.stats.Found += uint64(present)
+	l.stats.Found += uint64(there)
 	return nil
 }

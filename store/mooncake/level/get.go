@@ -100,7 +100,7 @@ func (l *Level) answer(f *fetching, shards []mooncake.Shard, whole []bool, err e
 		err = errVoid
 	}
 	if err == nil {
-		l.note(f.space, uint32(f.key.Group), &f.key.Hash, true)
+		l.note(f.space, uint32(f.key.Group), &f.key.Hash, present)
 	}
 	l.finishGet(f, chunk, err)
 }

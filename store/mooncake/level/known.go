@@ -7,6 +7,22 @@ import (
 	"time"
 )
 
+// verdict is what is known of a chunk.
+type verdict uint8
+
+const (
+	absent verdict = iota
+	// present: it is there whole; somebody has said so of each shard.
+	present
+	// concluded: it is there if others say so of it, see sparse.go.
+	concluded
+	// verdictBits hold a verdict.
+	verdictBits = 2
+)
+
+// there tells whether a lookup may be told that the chunk is there.
+func (v verdict) there() bool { return v != absent }
+
 // known remembers what was said of chunks, for a time each, in fixed memory: lines
 // of a few entries, of which the one goes that is worth least. Readers take no
 // lock. A chunk is known by 64 bits of its hash: taken for another it costs a load
@@ -27,8 +43,8 @@ const lineEntries = 4
 type line [lineEntries]struct {
 	// digest is the chunk's.
 	digest atomic.Uint64
-	// verdict is until when (in milliseconds, 0 for an empty entry) and present in the
-	// lowest bit, mixed with the digest, so that halves of two entries make none.
+	// verdict is until when (in milliseconds, 0 for an empty entry) and the verdict in
+	// the lowest bits, mixed with the digest, so that halves of two entries make none.
 	verdict atomic.Uint64
 }
 
@@ -46,18 +62,18 @@ func mixOf(digest uint64) uint64 { return bits.RotateLeft64(digest*scramble, 29)
 func (k *known) lineOf(digest uint64) *line { return &k.lines[(digest*scramble)>>k.shift] }
 
 // find returns what is known of a chunk at a time; ok is false when nothing is.
-func (k *known) find(digest uint64, nowMS int64) (present, ok bool) {
+func (k *known) find(digest uint64, nowMS int64) (said verdict, ok bool) {
 	l := k.lineOf(digest)
 	for i := range l {
 		if l[i].digest.Load() != digest {
 			continue
 		}
 		v := l[i].verdict.Load() ^ mixOf(digest)
-		if until := int64(v >> 1); until > nowMS && until-nowMS <= k.keepMS {
-			return v&1 != 0, true
+		if until := int64(v >> verdictBits); until > nowMS && until-nowMS <= k.keepMS {
+			return verdict(v & (1<<verdictBits - 1)), true
 		}
 	}
-	return false, false
+	return absent, false
 }
 
 // forget forgets all.
@@ -73,14 +89,14 @@ func (k *known) forget() {
 }
 
 // put notes what is known of a chunk, until a time.
-func (k *known) put(digest uint64, present bool, nowMS, untilMS int64) {
+func (k *known) put(digest uint64, said verdict, nowMS, untilMS int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	l := k.lineOf(digest)
 	at, worst := 0, int64(1)<<62
 	for i := range l {
 		d := l[i].digest.Load()
-		until := int64((l[i].verdict.Load() ^ mixOf(d)) >> 1)
+		until := int64((l[i].verdict.Load() ^ mixOf(d)) >> verdictBits)
 		if d == digest {
 			at = i
 			break
@@ -92,10 +108,7 @@ func (k *known) put(digest uint64, present bool, nowMS, untilMS int64) {
 			at, worst = i, until
 		}
 	}
-	v := uint64(untilMS) << 1
-	if present {
-		v |= 1
-	}
+	v := uint64(untilMS)<<verdictBits | uint64(said)
 	l[at].digest.Store(digest)
 	l[at].verdict.Store(v ^ mixOf(digest))
 }

@@ -12,31 +12,32 @@ func TestKnown(t *testing.T) {
 	if _, ok := k.find(7, 0); ok {
 		t.Error("an empty memory knows something")
 	}
-	k.put(7, true, 100, 200)
-	k.put(8, false, 100, 150)
+	k.put(7, present, 100, 200)
+	k.put(8, concluded, 100, 150)
 	for _, c := range []struct {
-		digest      uint64
-		now         int64
-		present, ok bool
+		digest uint64
+		now    int64
+		said   verdict
+		ok     bool
 	}{
-		{7, 100, true, true},
-		{7, 199, true, true},
-		{7, 200, false, false},
-		{8, 149, false, true},
-		{8, 150, false, false},
-		{9, 100, false, false},
+		{7, 100, present, true},
+		{7, 199, present, true},
+		{7, 200, absent, false},
+		{8, 149, concluded, true},
+		{8, 150, absent, false},
+		{9, 100, absent, false},
 	} {
-		if present, ok := k.find(c.digest, c.now); present != c.present || ok != c.ok {
-			t.Errorf("%d at %d: %v, %v", c.digest, c.now, present, ok)
+		if said, ok := k.find(c.digest, c.now); said != c.said || ok != c.ok {
+			t.Errorf("%d at %d: %v, %v", c.digest, c.now, said, ok)
 		}
 	}
-	k.put(9, true, 0, 10_001) // longer than anything is known for: two halves
+	k.put(9, present, 0, 10_001) // longer than anything is known for: two halves
 	if _, ok := k.find(9, 0); ok {
 		t.Error("what seems to be known for ever is believed")
 	}
-	k.put(7, false, 210, 300) // the newest word counts
-	if present, ok := k.find(7, 210); present || !ok {
-		t.Errorf("replaced: %v, %v", present, ok)
+	k.put(7, absent, 210, 300) // the newest word counts
+	if said, ok := k.find(7, 210); said != absent || !ok {
+		t.Errorf("replaced: %v, %v", said, ok)
 	}
 }
 
@@ -51,15 +52,15 @@ func TestKnownKeepsTheYoungest(t *testing.T) {
 		}
 	}
 	for i := range lineEntries {
-		k.put(same[i], true, 0, int64(100+i))
+		k.put(same[i], present, 0, int64(100+i))
 	}
-	k.put(same[lineEntries], true, 0, 500) // same[0], of the nearest end, goes
+	k.put(same[lineEntries], present, 0, 500) // same[0], of the nearest end, goes
 	for i, want := range []bool{false, true, true, true, true} {
 		if _, ok := k.find(same[i], 1); ok != want {
 			t.Errorf("entry %d: known %v", i, ok)
 		}
 	}
-	k.put(same[lineEntries+1], true, 102, 103) // same[1] and same[2] have ended
+	k.put(same[lineEntries+1], present, 102, 103) // same[1] and same[2] have ended
 	if _, ok := k.find(same[3], 102); !ok {
 		t.Error("what has not ended went before what has")
 	}
@@ -68,7 +69,7 @@ func TestKnownKeepsTheYoungest(t *testing.T) {
 // TestKnownRaces: readers beside a writer see what was put, or nothing.
 func TestKnownRaces(t *testing.T) {
 	k := newKnown(16, 10*time.Second)
-	present := func(d uint64) bool { return d%3 == 0 }
+	of := func(d uint64) verdict { return verdict(d % 3) }
 	stop := make(chan struct{})
 	var all sync.WaitGroup
 	for seed := range uint64(2) {
@@ -81,8 +82,8 @@ func TestKnownRaces(t *testing.T) {
 				default:
 				}
 				d := 1 + r.Uint64N(64)
-				if is, ok := k.find(d, 50); ok && is != present(d) {
-					t.Errorf("chunk %d: present %v", d, is)
+				if is, ok := k.find(d, 50); ok && is != of(d) {
+					t.Errorf("chunk %d: %v", d, is)
 					return
 				}
 			}
@@ -91,7 +92,7 @@ func TestKnownRaces(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 9))
 	for range 200_000 {
 		d := 1 + r.Uint64N(64)
-		k.put(d, present(d), 50, 51+r.Int64N(1000))
+		k.put(d, of(d), 50, 51+r.Int64N(1000))
 	}
 	close(stop)
 	all.Wait()
@@ -104,13 +105,13 @@ func BenchmarkKnown(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for i := range digests {
 		digests[i] = r.Uint64()
-		k.put(digests[i], true, 0, 1000)
+		k.put(digests[i], present, 0, 1000)
 	}
 	b.ReportAllocs()
 	found := 0
 	for b.Loop() {
 		for _, d := range digests {
-			if is, _ := k.find(d, 1); is {
+			if said, _ := k.find(d, 1); said == present {
 				found++
 			}
 		}

@@ -22,8 +22,8 @@ type Level struct {
 	known  *known
 	// usable is false while the cluster does not answer, as far as Run has seen.
 	usable atomic.Bool
-	// turns counts sparse questions.
-	turns atomic.Uint32
+	// turns counts sparse questions, see turnOf.
+	turns [256]atomic.Uint32
 	// eras counts how often it began to be usable.
 	eras atomic.Uint32
 	// spaces are the namespaces by digest; values are replaced, not changed.
@@ -171,35 +171,42 @@ func (l *Level) Era() uint8 {
 func (l *Level) nowMS() int64 { return l.opts.Now().Sub(l.begun).Milliseconds() }
 
 // note remembers of a chunk whether it is there.
-func (l *Level) note(s *space, group uint32, hash *kv.Hash, present bool) {
+func (l *Level) note(s *space, group uint32, hash *kv.Hash, said verdict) {
 	now, keep := l.nowMS(), l.opts.Absent
-	if present {
+	if said.there() {
 		keep = l.opts.Lease / 2
 	}
-	l.known.put(s.digest(group, hash), present, now, now+keep.Milliseconds())
+	l.known.put(s.digest(group, hash), said, now, now+keep.Milliseconds())
 }
 
-// Look implements embedded.Lower.
-func (l *Level) Look(key *disk.Key) (disk.Found, bool) { return l.look(key, 0) }
+// Look implements embedded.Lower. What was concluded is not there to one who would give
+// up a copy for it.
+func (l *Level) Look(key *disk.Key) (disk.Found, bool) {
+	found, said := l.look(key, 0)
+	return found, said == present
+}
 
 // Offers implements embedded.Lower: a lookup was told so before, and the lease that
 // it stands for is twice as long as it is told.
-func (l *Level) Offers(key *disk.Key) (disk.Found, bool) { return l.look(key, l.opts.Lease/4) }
+func (l *Level) Offers(key *disk.Key) (disk.Found, bool) {
+	found, said := l.look(key, l.opts.Lease/4)
+	return found, said.there()
+}
 
-func (l *Level) look(key *disk.Key, late time.Duration) (disk.Found, bool) {
+func (l *Level) look(key *disk.Key, late time.Duration) (disk.Found, verdict) {
 	s := l.spaceOf(key.Namespace)
 	if s == nil || !l.inService() || int(key.Group) >= len(s.spec.Groups) {
-		return disk.Found{}, false
+		return disk.Found{}, absent
 	}
-	present, ok := l.known.find(s.digest(uint32(key.Group), &key.Hash), l.nowMS()-late.Milliseconds())
-	return disk.Found{Bytes: s.chunkBytes(uint32(key.Group))}, present && ok
+	said, _ := l.known.find(s.digest(uint32(key.Group), &key.Hash), l.nowMS()-late.Milliseconds())
+	return disk.Found{Bytes: s.chunkBytes(uint32(key.Group))}, said
 }
 
 // MissOnce implements embedded.Lower: it is taken for absent as long as one that
 // is not there.
 func (l *Level) MissOnce(key *disk.Key) {
 	if s := l.spaceOf(key.Namespace); s != nil {
-		l.note(s, uint32(key.Group), &key.Hash, false)
+		l.note(s, uint32(key.Group), &key.Hash, absent)
 	}
 }
 
@@ -234,11 +241,11 @@ func (g *Glance) Exists(group uint32, hash *kv.Hash) kv.Existence {
 	if g.space == nil {
 		return kv.Absent
 	}
-	present, ok := g.known.find(g.space.digest(group, hash), g.nowMS)
+	said, ok := g.known.find(g.space.digest(group, hash), g.nowMS)
 	switch {
 	case !ok:
 		return kv.Unknown
-	case present:
+	case said.there():
 		return kv.Present
 	}
 	return kv.Absent

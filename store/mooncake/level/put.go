@@ -149,17 +149,13 @@ func (l *Level) put(ctx context.Context, batch []*putting) {
 	for _, p := range batch {
 		outcome := chunkResult(results[:len(p.shards)])
 		results = results[len(p.shards):]
-		why := err
-		if outcome != nil {
-			why = outcome
-			if err != nil && errors.Is(outcome, errLost) {
-				why = fmt.Errorf("%w: %w", errLost, err)
-			}
-		} else {
-			why = nil
-			l.note(s, uint32(p.chunk.Group), &p.chunk.Hash, true)
+		switch {
+		case outcome == nil:
+			l.note(s, uint32(p.chunk.Group), &p.chunk.Hash, present)
+		case err != nil && errors.Is(outcome, errLost):
+			outcome = fmt.Errorf("%w: %w", errLost, err)
 		}
-		l.finishPut(p, why)
+		l.finishPut(p, outcome)
 	}
 }
 
@@ -186,14 +182,13 @@ func chunkResult(results []mooncake.PutResult) error {
 func (l *Level) finishPut(p *putting, err error) {
 	l.mu.Lock()
 	l.puts.bytes -= p.bytes
-	switch {
-	case err == nil:
+	if err == nil {
 		l.stats.PutChunks++
-	default:
+	} else {
 		l.stats.PutsFailed++
-		if errors.Is(err, errNoRoom) {
-			l.stats.NoRoom++
-		}
+	}
+	if errors.Is(err, errNoRoom) {
+		l.stats.NoRoom++
 	}
 	l.mu.Unlock()
 	p.done(err)

@@ -76,6 +76,6 @@ func (l *Level) Forget(key *disk.Key) bool {
 		return true
 	}
 	taken := l.client.Owe(s.name, uint32(key.Group), &key.Hash)
-	l.note(s, uint32(key.Group), &key.Hash, false)
+	l.note(s, uint32(key.Group), &key.Hash, absent)
 	return taken
 }

@@ -21,8 +21,8 @@ import (
 // hole or a chunk with a part, is a doubt: then, and for a while after it, all keys are
 // asked for, and so they are after a load that did not find what was concluded. So what
 // is promised wrongly, which a load reports as a miss, is so once in that while. Which
-// shard is asked for changes from question to question, so that each has its lease
-// renewed.
+// shard, or which chunk of four, is asked for changes from question to question, so that
+// each has its lease renewed.
 const (
 	// sparseFrom is the length of a question, in chunks, from which on it is sparse: a
 	// short one costs little.
@@ -66,16 +66,23 @@ func (s *space) partOf(group uint32, i int, turn uint32) (part mooncake.Part, ke
 	switch shards := s.shards(group); {
 	case shards > 1 && i%wholeEach != 0:
 		return mooncake.OneShard(int((uint32(i) + turn) % uint32(shards))), 1
-	case shards == 1 && i%stride != 0 && s.isChain(group):
+	case shards == 1 && (uint32(i)+turn)%stride != 0 && s.isChain(group):
 		return mooncake.NoShard(), 0
 	default:
 		return mooncake.Part{}, shards
 	}
 }
 
+// turnOf is the turn of a question. Questions take turns with those for the same
+// chunks: of two that are asked alternately each would have every second turn only.
+func (l *Level) turnOf(s *space, chunks []store.ChunkKey) uint32 {
+	last := &chunks[len(chunks)-1]
+	at := s.digest(last.Group, &last.Hash) * scramble >> 32 % uint64(len(l.turns))
+	return l.turns[at].Add(1) + uint32(at)
+}
+
 // askSparsely asks for chunks with one call and a short one, if it has to.
-func (l *Level) askSparsely(ctx context.Context, s *space, chunks []store.ChunkKey) error {
-	turn := l.turns.Add(1)
+func (l *Level) askSparsely(ctx context.Context, s *space, chunks []store.ChunkKey, turn uint32) error {
 	parts := make([]mooncake.Part, len(chunks))
 	for i := range chunks {
 		last := i == len(chunks)-1 || chunks[i+1].Group != chunks[i].Group
@@ -86,7 +93,7 @@ func (l *Level) askSparsely(ctx context.Context, s *space, chunks []store.ChunkK
 	begun := l.opts.Now()
 	found, err := l.client.PartsExist(ctx, s.name, chunks, parts)
 	if err != nil {
-		return l.noteAnswers(s, chunks, nil, begun, err)
+		return l.noteAnswers(s, chunks, nil, nil, begun, err)
 	}
 	again, holes := s.conclude(chunks, parts, found)
 	if holes {
@@ -94,7 +101,7 @@ func (l *Level) askSparsely(ctx context.Context, s *space, chunks []store.ChunkK
 		_, err := l.askSome(ctx, s, chunks)
 		return err
 	}
-	if err := l.noteAnswers(s, chunks, found, begun, nil); err != nil || len(again) == 0 {
+	if err := l.noteAnswers(s, chunks, parts, found, begun, nil); err != nil || len(again) == 0 {
 		return err
 	}
 	_, err = l.askSome(ctx, s, again)

@@ -131,27 +131,62 @@ func TestSparseQuestions(t *testing.T) {
 	}
 }
 
-// TestEachRankIsAskedFor: question by question, all shards get their lease renewed.
-func TestEachRankIsAskedFor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n, shards = 300, 8
-		r := newRanked(t, shards, kv.FullAttention)
-		for i := range n {
-			r.set(i)
-		}
-		r.cluster.GiveLeases()
-		for range shards {
-			time.Sleep(10 * time.Second)
+// TestEachKeyIsAskedFor: question by question, all keys get their lease renewed, those
+// of chains that are asked for in turn with others, and of questions of several calls.
+func TestEachKeyIsAskedFor(t *testing.T) {
+	for name, c := range map[string]struct{ shards, n, other int }{"1 rank": {1, 300, 0}, "8 ranks": {8, 300, 0}, "two chains": {1, 300, 260}, "more calls": {1, 9000, 0}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRanked(t, c.shards, kv.FullAttention)
+				for i := range c.n {
+					r.set(i)
+				}
+				r.cluster.GiveLeases()
+				for range max(c.shards, 4) {
+					time.Sleep(10 * time.Second)
+					r.asks(c.n)
+					if c.other > 0 {
+						r.asks(c.other)
+					}
+				}
+				for i := c.other; i < c.n; i++ {
+					for shard := range c.shards {
+						if !r.cluster.Leased(r.key(i, shard)) {
+							t.Fatalf("shard %d of chunk %d was never asked for", shard, i)
+						}
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestConcludedIsNotWritten: what was concluded is offered to a lookup, but is not there
+// to one who would drop a copy unwritten.
+func TestConcludedIsNotWritten(t *testing.T) {
+	for _, shards := range []int{1, 8} {
+		synctest.Test(t, func(t *testing.T) {
+			const n = 300
+			r := newRanked(t, shards, kv.FullAttention)
+			for i := range n {
+				r.set(i)
+			}
 			r.asks(n)
-		}
-		for i := range n {
-			for shard := range shards {
-				if !r.cluster.Leased(r.key(i, shard)) {
-					t.Fatalf("shard %d of chunk %d was never asked for", shard, i)
+			sure := 0
+			for i := range n {
+				key := disk.Key{Namespace: r.digest, Hash: hashOf(i)}
+				if _, offered := r.Offers(&key); !offered {
+					t.Fatalf("chunk %d is not offered", i)
+				}
+				if _, there := r.Look(&key); there {
+					sure++
 				}
 			}
-		}
-	})
+			if sure == 0 || sure > n/3 || r.hit(n) != n {
+				t.Errorf("%d of %d count as written, a hit of %d", sure, n, r.hit(n))
+			}
+		})
+	}
 }
 
 // TestEndBeingPut: where a chain ends some ranks may have put their shards and others
