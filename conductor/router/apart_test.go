@@ -128,6 +128,38 @@ func TestWishesGoWithThePrefill(t *testing.T) {
 	}
 }
 
+// TestHungPrefill: a prefill engine that says nothing is left, too.
+func TestHungPrefill(t *testing.T) {
+	s := newSite(t, 3, func(o *siteOptions) {
+		o.roles, o.store = []fleet.Role{fleet.Prefill, fleet.Prefill, fleet.Decode}, &fakeStore{}
+		o.config.Policy = RoundRobin
+	})
+	s.engines[0].do(hangs)
+	s.router.after = firstIsOver()
+	if got := s.post(pathCompletions, completion(long("x", 100))); got.status != http.StatusOK || got.engine() != "c" {
+		t.Errorf("%+v", got)
+	}
+	if d := s.decision(); len(d.Attempts) != 1 || d.Attempts[0].Engine != "a" || d.Prefill != "b" {
+		t.Errorf("%+v", d)
+	}
+	s.idle()
+}
+
+// TestNoDecodeEngineIsLeft: that is no fault of the request's objectives.
+func TestNoDecodeEngineIsLeft(t *testing.T) {
+	s := newSite(t, 1)
+	q := &request{path: pathCompletions, model: "m", base: "m"}
+	q.describe(pathCompletions, &body{})
+	out, none := s.router.placer.place(t.Context(), q, choice{})
+	if none != somebody {
+		t.Fatal(none)
+	}
+	if ok, _, none := s.router.placer.redecide(t.Context(), q, &out, []int{0}); ok || none != noneInUse {
+		t.Errorf("%v, %v", ok, none)
+	}
+	s.idle()
+}
+
 // TestWhoseStores: a store of rank -1 is its instance's, any other one is of all
 // instances of its tenant and model.
 func TestWhoseStores(t *testing.T) {

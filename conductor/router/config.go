@@ -54,8 +54,8 @@ type Config struct {
 	BodiesBytes int64
 	// Attempts is how many engines a request is sent to at most.
 	Attempts int
-	// FirstByteTimeout is how long an engine may take for the first byte of a stream; 0: as
-	// long as it wants.
+	// FirstByteTimeout is how long an engine may take for the first byte of a stream, or for
+	// the one token of a prefill.
 	FirstByteTimeout time.Duration
 	// WriteTimeout is how long a client may take to read a part of an answer.
 	WriteTimeout time.Duration
@@ -87,6 +87,7 @@ func (c *Config) SetDefaults() {
 	set(&c.MaxWaiting, 1024)
 	set(&c.BodiesBytes, max(512<<20, 4*c.MaxBodyBytes))
 	set(&c.Attempts, 3)
+	set(&c.FirstByteTimeout, 10*time.Minute)
 	set(&c.WriteTimeout, time.Minute)
 	set(&c.Decisions, 1024)
 	set(&c.Contexts, 256)

@@ -86,8 +86,8 @@ func outgoing(ctx context.Context, e *fleet.Engine, to fleet.Target, in *http.Re
 func (r *Router) send(ctx context.Context, to fleet.Target, in *http.Request, content []byte, streamed bool) (*answer, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := func() { cancel(nil) }
-	if r.config.FirstByteTimeout > 0 && streamed {
-		timer := time.AfterFunc(r.config.FirstByteTimeout, func() { cancel(errLate) })
+	if streamed {
+		timer := r.after(r.config.FirstByteTimeout, func() { cancel(errLate) })
 		defer timer.Stop()
 	}
 	out, err := outgoing(ctx, r.fleet.Engine(to.Engine), to, in, content)

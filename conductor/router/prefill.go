@@ -22,6 +22,9 @@ var (
 // warm has an engine compute a prompt, or load it: one token is generated and thrown
 // away. extra fields go with the request.
 func (r *Router) warm(ctx context.Context, to fleet.Target, q *request, tokens []byte, extra []field) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer r.after(r.config.FirstByteTimeout, func() { cancel(errLate) }).Stop()
 	e := r.fleet.Engine(to.Engine)
 	fields := []field{{"prompt", formatIDs(tokens)}, {"max_tokens", []byte("1")}, {"temperature", []byte("0")}}
 	if q.model != "" {

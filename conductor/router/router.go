@@ -35,6 +35,8 @@ type Router struct {
 	buffers      sync.Pool
 	counts       counts
 	mux          *http.ServeMux
+	// after is time.AfterFunc, or a test's.
+	after func(time.Duration, func()) *time.Timer
 	// lifetime is of what outlives requests; Run ends it.
 	lifetime context.Context //nolint:containedctx // as it says
 	cancel   context.CancelFunc
@@ -73,7 +75,7 @@ func New(config Config, index Index, f *fleet.Fleet, stores Stores, transport ht
 		config: config, fleet: f, stores: stores, transport: transport, log: log,
 		decisions: decisions{ring: make([]*Decision, config.Decisions)},
 		gate:      gate{places: config.MaxInFlight, most: config.MaxWaiting}, reservations: reservations{most: config.Reservations, all: map[uint64]reservation{}},
-		orders: make(chan *copyOrder, maxOrders), keepNow: make(chan struct{}, 1), mux: http.NewServeMux(),
+		orders: make(chan *copyOrder, maxOrders), keepNow: make(chan struct{}, 1), mux: http.NewServeMux(), after: time.AfterFunc,
 	}
 	r.bodies.most = config.BodiesBytes
 	r.tokenizer = newTokenizer(f, transport, config.TokenBytes, &r.bodies)

@@ -70,6 +70,9 @@ type Routing struct {
 	TTFT, TBT time.Duration
 	// TokenizeTimeout is how long a request waits for its token ids. Default 200ms.
 	TokenizeTimeout time.Duration
+	// FirstByteTimeout is how long an engine may take for the first byte of a stream, or for
+	// a prefill. Default 10m.
+	FirstByteTimeout time.Duration
 	// MaxInFlight requests are at engines at a time, MaxWaiting more wait. Default 4096,
 	// 1024.
 	MaxInFlight, MaxWaiting int
@@ -119,6 +122,9 @@ func (r *Routing) setDefaults() {
 	}
 	if r.TokenizeTimeout == 0 {
 		r.TokenizeTimeout = 200 * time.Millisecond
+	}
+	if r.FirstByteTimeout == 0 {
+		r.FirstByteTimeout = 10 * time.Minute
 	}
 	if r.MaxInFlight == 0 {
 		r.MaxInFlight = 4096
@@ -204,6 +210,9 @@ func (r *Routing) faults() (faults []error) {
 	}
 	if r.TokenizeTimeout < time.Millisecond || r.TokenizeTimeout > time.Minute {
 		faults = append(faults, fault("tokenize_timeout", "%s; want 1ms to 1m", r.TokenizeTimeout))
+	}
+	if r.FirstByteTimeout < time.Second || r.FirstByteTimeout > 24*time.Hour {
+		faults = append(faults, fault("first_byte_timeout", "%s; want 1s to 24h", r.FirstByteTimeout))
 	}
 	for key, n := range map[string]int{"max_in_flight": r.MaxInFlight, "max_waiting": r.MaxWaiting} {
 		if n < 1 || n > 1<<20 {
@@ -361,6 +370,7 @@ func (r *Routing) fields() []Field {
 		of("ttft", "none", "serve: `time` to the first token that requests want which say nothing").duration(&r.TTFT),
 		of("tbt", "none", "serve: `time` between tokens that requests want which say nothing").duration(&r.TBT),
 		of("tokenize_timeout", "200ms", "serve: `time` a request waits for its token ids").duration(&r.TokenizeTimeout),
+		of("first_byte_timeout", "10m", "serve: `time` an engine may take for the first byte of a stream, or for a prefill").duration(&r.FirstByteTimeout),
 		of("max_in_flight", "4096", "serve: `requests` at engines at a time").number(&r.MaxInFlight),
 		of("max_waiting", "1024", "serve: `requests` that wait beside them").number(&r.MaxWaiting),
 		of("attempts", "3", "serve: `engines` that a request is sent to at most").number(&r.Attempts),

@@ -145,6 +145,7 @@ func TestConductorFaults(t *testing.T) {
 		"copy-after":         {"-1", "copy_after"},
 		"max-waiting":        {"-1", "max_waiting"},
 		"tokenize-timeout":   {"1ns", "tokenize_timeout"},
+		"first-byte-timeout": {"1ms", "first_byte_timeout"},
 	} {
 		if _, _, err := conductorFrom(t, nil, map[string]string{flag: c.value}); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("--%s %s: %v", flag, c.value, err)

@@ -80,7 +80,7 @@ func routerConfig(cfg *config.ConductorConfig) router.Config {
 	rules := router.Config{
 		Policy: scheduler.Strategy(cfg.Policy), Pooled: cfg.Pooled, TTFT: cfg.TTFT, TBT: cfg.TBT, TokenizeTimeout: cfg.TokenizeTimeout,
 		SendTokens: cfg.SendTokens, SendPriority: cfg.SendPriority, MaxBodyBytes: int64(cfg.MaxBodyBytes), //nolint:gosec // a gibibyte at most
-		MaxInFlight: cfg.MaxInFlight, MaxWaiting: cfg.MaxWaiting, Attempts: cfg.Attempts,
+		MaxInFlight: cfg.MaxInFlight, MaxWaiting: cfg.MaxWaiting, Attempts: cfg.Attempts, FirstByteTimeout: cfg.FirstByteTimeout,
 	}
 	if cfg.CopyAfter > 0 {
 		rules.Replication = scheduler.ReplicationOptions{Uses: float64(cfg.CopyAfter), HalfLife: time.Minute, MinBlocks: minCopyTokens}
