@@ -99,7 +99,12 @@ func (f *Feed) due(now time.Time) {
 	if is(&f.timers.begin) {
 		f.begin()
 	}
-	if is(&f.timers.answer) {
+	switch {
+	case !is(&f.timers.answer):
+	case f.replay != nil && !f.replay.inbox.empty(): // it was answered, and this feed was held up
+		f.timers.answer = now.Add(f.cfg.Times.Answer)
+		f.signal()
+	default:
 		f.endReplay()
 		f.mute, f.unanswered = f.quiet, true
 		f.do(f.gated(f.stream.follower.Unanswered))
@@ -126,13 +131,19 @@ func (f *Feed) due(now time.Time) {
 func (f *Feed) reconnect(now time.Time) {
 	f.timers.reconnect = now.Add(f.cfg.Times.Reconnect)
 	s, err := subscribe(f.cfg.Transport, f.cfg.Service.Endpoint, f.cfg.Service.Topic, f.signal)
+	f.unreachable = err
 	if err != nil {
-		f.cfg.Log.Warn("KV events: another connection", "service", f.cfg.Service.Key().String(), "error", err)
+		f.cfg.Log.Warn("KV events: no subscription", "service", f.cfg.Service.Key().String(), "endpoint", f.cfg.Service.Endpoint, "error", err)
 		return
 	}
 	old := f.sub
 	f.sub, f.up, f.connection = s, false, 0
-	if err := old.close(); err != nil {
+	f.leave(old)
+}
+
+// leave ends a connection.
+func (f *Feed) leave(s *subscription) {
+	if err := s.close(); err != nil {
 		f.cfg.Log.Warn("KV events: end of a connection", "service", f.cfg.Service.Key().String(), "error", err)
 	}
 }

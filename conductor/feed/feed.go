@@ -2,8 +2,6 @@ package feed
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -37,6 +35,9 @@ type Times struct {
 	Answer time.Duration
 	// Probe is how long nothing may come before the publisher is asked whether it is there.
 	Probe time.Duration
+	// Settle is Probe behind a replay that brought what was missing: nobody says when a
+	// subscription is in force, and what was told before it shows only with the next message.
+	Settle time.Duration
 	// Reconnect is how long a connection may be down before another one is tried.
 	Reconnect time.Duration
 }
@@ -46,7 +47,8 @@ func (t *Times) setDefaults() {
 		value    *time.Duration
 		standard time.Duration
 	}{
-		{&t.Connect, 2 * time.Second}, {&t.Answer, 5 * time.Second}, {&t.Probe, 30 * time.Second}, {&t.Reconnect, 15 * time.Second},
+		{&t.Connect, 2 * time.Second}, {&t.Answer, 5 * time.Second}, {&t.Probe, 30 * time.Second},
+		{&t.Settle, 2 * time.Second}, {&t.Reconnect, 15 * time.Second},
 	} {
 		if *field.value <= 0 {
 			*field.value = field.standard
@@ -60,7 +62,12 @@ type Mark struct {
 	Whole bool
 	// Since is the number from which on all is known, where not all is.
 	Since uint64
+	// BlockTokens is the size of the blocks that were told of, 0 for none.
+	BlockTokens int `json:",omitempty"`
 }
+
+// maxBlockTokens bounds what is believed of a mark: no decoder passes larger blocks on.
+const maxBlockTokens = 1 << 24
 
 // Feed follows one service. Run does all; Status, Summary and Mark may be called by anybody.
 type Feed struct {
@@ -74,7 +81,9 @@ type Feed struct {
 	// one it is.
 	connected, up bool
 	connection    uint64
-	// begun: the first replay was asked for.
+	// unreachable is why nobody could be subscribed to, nil when somebody was.
+	unreachable error
+	// begun: the first replay was asked for. It changes while the gate is shared, see Mark.
 	begun bool
 	// asked is when the latest replay was asked for, and quiet that nothing has come since;
 	// mute: nor within the time for an answer.
@@ -106,6 +115,9 @@ func New(cfg *Config) *Feed {
 	f := &Feed{cfg: *cfg, wake: make(chan struct{}, 1)}
 	f.cfg.Times.setDefaults()
 	f.stream = newStream(&f.cfg.Service, cfg.Source)
+	if m := cfg.Resume; m != nil && m.BlockTokens > 0 && m.BlockTokens <= maxBlockTokens {
+		f.stream.blockTokens = m.BlockTokens
+	}
 	f.topic, f.hasTopic = cfg.Service.Topic, cfg.Service.Topic != ""
 	f.report()
 	return f
@@ -118,21 +130,24 @@ func (f *Feed) signal() {
 	}
 }
 
-// Run follows the service until ctx ends. An error means that its endpoints can't be used.
-func (f *Feed) Run(ctx context.Context) (err error) {
-	if f.sub, err = subscribe(f.cfg.Transport, f.cfg.Service.Endpoint, f.cfg.Service.Topic, f.signal); err != nil {
-		return fmt.Errorf("feed: %w", err)
-	}
-	defer func() { err = errors.Join(err, f.sub.close(), f.replay.close()) }()
+// Run follows the service until ctx ends. Where it can't be subscribed to, that is tried again
+// and again.
+func (f *Feed) Run(ctx context.Context) {
+	f.sub = &subscription{inbox: newInbox(false)}
 	now := time.Now()
-	f.timers.begin, f.timers.reconnect = now.Add(f.cfg.Times.Connect), now.Add(f.cfg.Times.Reconnect)
+	f.reconnect(now)
+	f.timers.begin = now.Add(f.cfg.Times.Connect)
+	defer func() {
+		f.endReplay()
+		f.leave(f.sub)
+	}()
 	f.limiter.start(now)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-f.wake:
 		case <-timer.C:
 		}
@@ -169,7 +184,8 @@ func (f *Feed) takeLink() {
 		if f.cfg.Service.Topic == "" {
 			f.hasTopic, f.otherTopic = false, ""
 		}
-		if f.begun && (f.connected || !f.replaying() || now.Sub(f.asked) >= f.cfg.Times.Connect) {
+		// What is heard with the first connection may be known before it is.
+		if f.begun && (f.connected || f.cfg.Service.ReplayEndpoint != "" && (!f.replaying() || now.Sub(f.asked) >= f.cfg.Times.Connect)) {
 			f.do(f.doubt())
 		}
 		f.connected = true
@@ -182,13 +198,17 @@ func (f *Feed) takeLink() {
 
 // begin asks for the stream's beginning, or for what was applied last.
 func (f *Feed) begin() {
-	f.begun, f.timers.begin = true, time.Time{}
+	f.timers.begin = time.Time{}
 	f.timers.probe = time.Now().Add(f.cfg.Times.Probe)
 	if m := f.cfg.Resume; m != nil && f.cfg.Service.ReplayEndpoint != "" {
-		f.do(f.gated(func() follow.Ask { return f.stream.resume(m) }))
+		f.do(f.gated(func() follow.Ask {
+			f.begun = true
+			return f.stream.resume(m)
+		}))
 		return
 	}
 	f.do(f.gated(func() follow.Ask {
+		f.begun = true
 		f.stream.any = f.cfg.Resume != nil // what nobody can be asked about is forgotten
 		return f.stream.follower.Start()
 	}))
@@ -225,10 +245,14 @@ func (f *Feed) takeAnswers() {
 		if !m.End && !f.mine(m.Topic, true) {
 			continue
 		}
+		catchingUp := f.stream.follower.State().CatchingUp
 		next := f.gated(func() follow.Ask { return f.stream.follower.Replayed(m) })
 		if m.End {
 			f.answered, f.unanswered = true, false
 			f.endReplay()
+			if catchingUp {
+				f.timers.probe = f.heard.Add(f.cfg.Times.Settle)
+			}
 		}
 		f.do(next)
 		if f.replay != of {
@@ -242,6 +266,11 @@ func (f *Feed) takeMessages() {
 	t := f.sub.inbox.take()
 	f.dropped += t.dropped
 	f.refused += t.refused
+	was, connected := f.connection, f.connected
+	f.takeLink() // it may have been made meanwhile
+	if connected && (!f.up || f.connection != was) {
+		return // nobody knows from which publisher it is; the replay at its doubt brings it again
+	}
 	for i := range t.messages {
 		m := t.messages[i]
 		t.messages[i] = kvevents.Message{}

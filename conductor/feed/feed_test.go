@@ -166,6 +166,7 @@ func TestConnectionLost(t *testing.T) {
 				for i := range uint32(6) {
 					p.tell(t, false, stored(i))
 				}
+				f.expect(2, contract.Complete, 1)
 				p.disconnect()
 				f.expect(2, contract.Silent, 1)
 				wait(time.Hour)

@@ -39,18 +39,21 @@ func (b *inbox) fullLocked(more int) bool {
 	return n >= maxWaiting || n > 0 && b.bytes+more > maxWaitingBytes
 }
 
+// size is what a message takes.
+func size(m *kvevents.Message) int { return len(m.Payload) + len(m.Topic) }
+
 // put takes a message, whose bytes are the inbox's from then on.
 func (b *inbox) put(m kvevents.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for b.waits && !b.closed && b.fullLocked(len(m.Payload)) {
+	for b.waits && !b.closed && b.fullLocked(size(&m)) {
 		b.room.Wait()
 	}
 	if b.closed {
 		return
 	}
-	for b.fullLocked(len(m.Payload)) {
-		b.bytes -= len(b.messages[b.first].Payload)
+	for b.fullLocked(size(&m)) {
+		b.bytes -= size(&b.messages[b.first])
 		b.messages[b.first] = kvevents.Message{}
 		b.first++
 		b.dropped++
@@ -60,7 +63,7 @@ func (b *inbox) put(m kvevents.Message) {
 		b.first = 0
 	}
 	b.messages = append(b.messages, m)
-	b.bytes += len(m.Payload)
+	b.bytes += size(&m)
 }
 
 // refuse counts what was no message.
@@ -74,6 +77,13 @@ func (b *inbox) refuse() {
 type taken struct {
 	messages         []kvevents.Message
 	dropped, refused uint64
+}
+
+// empty tells whether nothing waits.
+func (b *inbox) empty() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.messages) == b.first
 }
 
 // take empties the inbox.

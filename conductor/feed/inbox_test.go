@@ -14,7 +14,7 @@ func TestInboxDropsTheOldest(t *testing.T) {
 	b := newInbox(false)
 	large := make([]byte, maxWaitingBytes/4)
 	for seq := range uint64(10) {
-		b.put(kvevents.Message{Seq: seq, Payload: large})
+		b.put(kvevents.Message{Seq: seq, Topic: string(large[1:]), Payload: large[:1]})
 	}
 	got := b.take()
 	if len(got.messages) != 4 || got.messages[0].Seq != 6 || got.dropped != 6 || b.bytes != 0 {

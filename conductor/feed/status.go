@@ -47,7 +47,7 @@ func (f *Feed) Mark() (Mark, bool) {
 	if m := f.cfg.Resume; !ok && !f.begun && m != nil {
 		return *m, true // it has not been asked yet whether that still is so
 	}
-	return Mark{Mark: m, Whole: f.stream.whole && !f.stream.announcing, Since: f.stream.since}, ok
+	return Mark{Mark: m, Whole: f.stream.whole && !f.stream.announcing, Since: f.stream.since, BlockTokens: f.stream.blockTokens}, ok
 }
 
 // store tells whether the service is a store, not an engine.
@@ -94,6 +94,8 @@ func (f *Feed) state() contract.State {
 func (f *Feed) faults() (faults []string) {
 	silent := f.cfg.Times.Answer.Round(time.Second).String()
 	switch {
+	case f.unreachable != nil:
+		faults = append(faults, "it can't be subscribed to: "+f.unreachable.Error())
 	case f.begun && !f.up:
 		faults = append(faults, "there is no connection to "+f.cfg.Service.Endpoint)
 	case !f.timers.ask.IsZero():

@@ -45,13 +45,15 @@ type Follower struct {
 	// doubted: what is known counts only if the replay that is awaited begins with what was
 	// applied last. probing: nothing is known to be missing.
 	doubted, probing bool
-	// unanswered are the replays in a row that nobody answered.
+	// unanswered are the replays in a row that nobody answered; lost: because of them
+	// something is not known that an answer may bring.
 	unanswered int
+	lost       bool
 	// live is the latest number that came live, lively whether there was one.
 	live   uint64
 	lively bool
-	// ahead are the checksums of what was replayed and has not come live, the first one
-	// that of number aheadFrom.
+	// ahead are the checksums of the latest that was replayed and has not come live, the first
+	// one that of number aheadFrom.
 	ahead     []uint64
 	aheadFrom uint64
 	// held are live messages that wait.
@@ -175,11 +177,15 @@ func (f *Follower) ask() Ask {
 	return Ask{Wanted: true, From: f.next - 1}
 }
 
-// Retry asks for all once more, after a replay that nobody answered. What is known stays
-// until an answer comes.
+// Retry asks once more, after a replay that nobody answered. Where something was lost by that
+// it asks for all, and what is known stays until an answer comes; else for what was applied
+// last: the publisher may have no more of the rest.
 func (f *Follower) Retry() Ask {
 	if f.asked || f.unanswered == 0 {
 		return Ask{}
+	}
+	if f.some && (!f.lost || f.since == 0) {
+		return f.Probe()
 	}
 	f.asked, f.wanted, f.checked, f.another, f.anew = true, 0, true, false, true
 	f.doubted, f.probing = false, false
@@ -262,7 +268,7 @@ func (f *Follower) Replayed(m kvevents.Message) Ask {
 	case !f.asked:
 		return Ask{} // of a replay that was given up
 	case m.End:
-		f.unanswered = 0
+		f.unanswered, f.lost = 0, false
 		if f.some && !f.checked && !f.another {
 			// It has nothing of what it is thought to have told.
 			f.stats.Restarts++
@@ -286,6 +292,10 @@ func (f *Follower) Replayed(m kvevents.Message) Ask {
 	}
 	if len(f.ahead) == 0 || m.Seq != f.aheadFrom+uint64(len(f.ahead)) {
 		f.ahead, f.aheadFrom = f.ahead[:0], m.Seq
+	}
+	if len(f.ahead) == 2*maxHeld { // no more live messages than maxHeld wait behind it
+		f.ahead = f.ahead[:copy(f.ahead, f.ahead[maxHeld:])]
+		f.aheadFrom += maxHeld
 	}
 	f.ahead = append(f.ahead, xxh3.Hash(m.Payload))
 	f.apply(m)
@@ -317,6 +327,7 @@ func (f *Follower) Unanswered() Ask {
 	if f.doubted {
 		f.forget()
 	}
+	f.lost = f.lost || !f.some
 	if ask := f.ended(); ask.Wanted {
 		return ask
 	}
@@ -351,6 +362,7 @@ func (f *Follower) ended() Ask {
 			return f.ask()
 		case f.some && m.Seq > f.next:
 			f.stats.Lost++
+			f.lost = f.unanswered > 0
 			f.forget()
 		}
 		f.apply(m)

@@ -341,3 +341,23 @@ func TestProbe(t *testing.T) {
 		t.Errorf("%+v, %v: what nobody answers for now was forgotten", ask, got)
 	}
 }
+
+// Of a long replay the latest is remembered: what comes live behind it.
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	f := New(blocks{})
+	f.Start()
+	const replayed = 5 * maxHeld
+	for seq := range uint64(replayed) {
+		f.Replayed(message(seq, "+a"))
+	}
+	f.Replayed(end())
+	if len(f.ahead) > 2*maxHeld {
+		t.Errorf("%d are remembered", len(f.ahead))
+	}
+	for seq := uint64(replayed - maxHeld); seq < replayed; seq++ {
+		f.Live(message(seq, "+a"))
+	}
+	if s := f.Stats(); s.Restarts != 0 || s.Again != maxHeld {
+		t.Errorf("%+v", s)
+	}
+}

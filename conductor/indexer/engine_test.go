@@ -20,7 +20,7 @@ import (
 )
 
 // patience bounds what a correct run never waits for.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func newTransport(t *testing.T) *zmqx.Transport {
 	t.Helper()
@@ -177,7 +177,7 @@ func serviceAt(at endpoints, instance string, rank int) contract.Service {
 }
 
 func options(transport feed.Transport) *Options {
-	return &Options{Transport: transport, MaxServices: 100, Log: slog.New(slog.DiscardHandler)}
+	return &Options{Transport: transport, MaxServices: 100, Log: slog.New(slog.DiscardHandler), Times: feed.Times{Probe: time.Second}}
 }
 
 func newIndexer(t *testing.T, opts *Options) *Indexer {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -50,7 +49,7 @@ type Indexer struct {
 	mu      sync.Mutex // guards members and closed; taken before the gate
 	members map[contract.ServiceKey]*member
 	closed  bool
-	// directory is what queries look at.
+	// directory is what queries look at, and who is listed.
 	directory atomic.Pointer[directory]
 
 	counts struct{ queries, asked, matched atomic.Uint64 }
@@ -62,12 +61,11 @@ type member struct {
 	feed    *feed.Feed
 	source  *prefixindex.Source
 	// static: it comes from the configuration; restored: from a snapshot.
-	static, restored bool
-	since            time.Time
-	cancel           context.CancelFunc
-	done             chan struct{}
-	// failed is why its feed has ended.
-	failed atomic.Pointer[error]
+	static   atomic.Bool
+	restored bool
+	since    time.Time
+	cancel   context.CancelFunc
+	done     chan struct{}
 }
 
 // New makes an indexer that knows nothing; see Restore.
@@ -103,11 +101,13 @@ func (x *Indexer) register(ctx context.Context, service contract.Service, static
 	}
 	if registered.Existed {
 		if m := x.members[service.Key()]; m != nil && static {
-			m.static = true
+			m.static.Store(true)
 		}
 		return registered, nil
 	}
-	x.startLocked(ctx, &member{service: service, static: static}, nil)
+	m := &member{service: service}
+	m.static.Store(static)
+	x.startLocked(ctx, m, nil)
 	x.fileLocked()
 	return registered, nil
 }
@@ -126,10 +126,7 @@ func (x *Indexer) startLocked(ctx context.Context, m *member, mark *feed.Mark) {
 	x.members[m.service.Key()] = m
 	go func() {
 		defer close(m.done)
-		if err := m.feed.Run(ctx); err != nil {
-			x.opts.Log.Error("KV events: a service can't be followed", "service", m.service.Key().String(), "error", err)
-			m.failed.Store(&err)
-		}
+		m.feed.Run(ctx)
 	}()
 }
 
@@ -174,31 +171,16 @@ func (x *Indexer) Services() []contract.Status {
 	all := make([]contract.Status, 0, len(members))
 	for _, m := range members {
 		s := m.feed.Status()
-		s.Static = m.static
-		if err := m.failed.Load(); err != nil {
-			s.Reason = (*err).Error()
-		}
+		s.Static = m.static.Load()
 		s.Warnings = append(s.Warnings, x.registry.Warnings(m.service.Key())...)
 		all = append(all, s)
 	}
 	return all
 }
 
-// list returns the members in the order of their keys.
-func (x *Indexer) list() []*member {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.listLocked()
-}
-
-func (x *Indexer) listLocked() []*member {
-	members := make([]*member, 0, len(x.members))
-	for _, m := range x.members {
-		members = append(members, m)
-	}
-	slices.SortFunc(members, func(a, b *member) int { return registry.Compare(a.service.Key(), b.service.Key()) })
-	return members
-}
+// list returns the members in the order of their keys. It waits for nobody: a snapshot has the
+// lock for long.
+func (x *Indexer) list() []*member { return x.directory.Load().members }
 
 // Unready says why the index is not to be asked yet, nil when it is: a service of the
 // configuration, or of the snapshot that it began with, has not been heard. Those that are
@@ -206,7 +188,7 @@ func (x *Indexer) listLocked() []*member {
 func (x *Indexer) Unready() (why []string) {
 	for _, m := range x.list() {
 		s := m.feed.Summary()
-		if (m.static || m.restored) && time.Since(m.since) < unready && m.failed.Load() == nil && s.State == contract.Connecting {
+		if (m.static.Load() || m.restored) && time.Since(m.since) < unready && s.State == contract.Connecting {
 			why = append(why, m.service.Key().String()+" has not answered yet")
 		}
 	}

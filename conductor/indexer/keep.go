@@ -2,9 +2,12 @@ package indexer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
@@ -32,6 +35,7 @@ func Open(ctx context.Context, opts *Options) *Indexer {
 	log, keep := x.opts.Log, &opts.Keep
 	began := time.Now()
 	if keep.Dir != "" {
+		x.tidy(keep.Dir)
 		found, err := x.Load(ctx, keep.Dir, keep.Static)
 		switch {
 		case err != nil:
@@ -50,6 +54,17 @@ func Open(ctx context.Context, opts *Options) *Indexer {
 		return x
 	}
 	return x
+}
+
+// tidy removes what one that was killed has left of the snapshot that it wrote.
+func (x *Indexer) tidy(dir string) {
+	left, err := filepath.Glob(filepath.Join(dir, SnapshotFile+".*"))
+	for _, name := range left {
+		err = errors.Join(err, os.Remove(name))
+	}
+	if err != nil {
+		x.opts.Log.Warn("what is left of the index's snapshots can't be removed", "dir", dir, "error", err)
+	}
 }
 
 // fetch restores a peer's snapshot. What it has is bounded by MaxBytes, not its length.

@@ -5,11 +5,14 @@ import (
 
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
 	"github.com/mooncake-sidecar/sidecar/conductor/prefixindex"
+	"github.com/mooncake-sidecar/sidecar/conductor/registry"
 )
 
 // directory is who is registered, as queries need it. It does not change.
 type directory struct {
 	tenants map[string]*tenant
+	// members are all, in the order of their keys.
+	members []*member
 }
 
 // tenant has the ranks of its instances in the order of instances and ranks, and the stores
@@ -33,8 +36,12 @@ type entry struct {
 
 // fileLocked makes the directory anew.
 func (x *Indexer) fileLocked() {
-	d := &directory{tenants: map[string]*tenant{}}
-	for _, m := range x.listLocked() {
+	d := &directory{tenants: map[string]*tenant{}, members: make([]*member, 0, len(x.members))}
+	for _, m := range x.members {
+		d.members = append(d.members, m)
+	}
+	slices.SortFunc(d.members, func(a, b *member) int { return registry.Compare(a.service.Key(), b.service.Key()) })
+	for _, m := range d.members {
 		t := d.tenants[m.service.Tenant]
 		if t == nil {
 			t = &tenant{at: map[rank]int{}}

@@ -122,8 +122,8 @@ func (x *Indexer) write(to io.Writer) error {
 	x.gate.Lock()
 	defer x.gate.Unlock()
 	var sources []prefixindex.Saved
-	for _, m := range x.listLocked() {
-		one := saved{Service: m.service, Static: m.static}
+	for _, m := range x.list() {
+		one := saved{Service: m.service, Static: m.static.Load()}
 		if mark, ok := m.feed.Mark(); ok {
 			one.Mark = &mark
 		}
@@ -209,7 +209,8 @@ func (k *keeper) take(origin prefixindex.Origin, tag []byte) bool {
 
 // resumeLocked follows a service of a snapshot, with the next of the sources if it has one.
 func (x *Indexer) resumeLocked(ctx context.Context, one *saved, sources *[]prefixindex.Saved) {
-	m := &member{service: one.Service, static: one.Static, restored: true}
+	m := &member{service: one.Service, restored: true}
+	m.static.Store(one.Static)
 	if one.Mark != nil {
 		m.source = (*sources)[0].Source
 		*sources = (*sources)[1:]

@@ -1,6 +1,7 @@
 package prefixindex
 
 import (
+	"math"
 	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
@@ -157,9 +158,9 @@ func windowTokens(e *kvevents.BlockStored) int {
 		return 2
 	}
 	if e.Window == 0 {
-		return max(len(e.Hashes)*e.BlockSize+1, 2)
+		return min(max(len(e.Hashes)*e.BlockSize+1, 2), math.MaxInt32)
 	}
-	return max(e.Window, 2)
+	return min(max(e.Window, 2), math.MaxInt32)
 }
 
 // storeLocked adds a copy of each block; the first of them is the event's block at

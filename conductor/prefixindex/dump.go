@@ -39,9 +39,10 @@ const (
 	dumpEveryone = 1 << iota
 	dumpReuses
 	dumpMiscounted
+	dumpCrowded
 )
 
-// Dump writes all that some sources have told.
+// Dump writes all that some sources have told. It fails on what Restore would refuse.
 //
 // REQUIRES: none of them is used meanwhile. Others may be, and queries are answered.
 func (x *Index) Dump(to io.Writer, sources []Saved) error {
@@ -74,7 +75,10 @@ func (x *Index) Dump(to io.Writer, sources []Saved) error {
 
 func (s *space) dump(w *dumpWriter, sources []Saved) {
 	for _, text := range [...]string{s.key.tenant, s.key.model, s.key.lora, s.key.salt} {
-		w.text(text)
+		w.text(text, maxDumpText)
+	}
+	if len(sources) > maxDumpSources {
+		w.fail("%d sources", len(sources))
 	}
 	w.uint32(uint32(len(sources))) //nolint:gosec // bounded by the slots
 	lanes := map[uint32]uint32{}
@@ -101,16 +105,18 @@ func (s *space) dump(w *dumpWriter, sources []Saved) {
 func (s *space) dumpSource(w *dumpWriter, saved *Saved, lanes map[uint32]uint32) {
 	src := saved.Source
 	flags := byte(0)
-	for flag, set := range map[byte]bool{dumpEveryone: src.origin.Everyone, dumpReuses: src.origin.ReusesReported, dumpMiscounted: src.miscounted} {
+	for flag, set := range map[byte]bool{
+		dumpEveryone: src.origin.Everyone, dumpReuses: src.origin.ReusesReported, dumpMiscounted: src.miscounted, dumpCrowded: s.slots[src.slot].crowded,
+	} {
 		if set {
 			flags |= flag
 		}
 	}
-	w.text(src.origin.Instance)
+	w.text(src.origin.Instance, maxDumpText)
 	w.uint32(uint32(int32(src.origin.Rank))) //nolint:gosec // a rank
 	w.byte(flags)
 	w.uint64(s.slots[src.slot].dropped)
-	w.text(string(saved.Tag))
+	w.text(string(saved.Tag), maxDumpTag)
 	w.uint32(uint32(len(src.lanes))) //nolint:gosec // at most maxGroups
 	for group, l := range src.lanes {
 		ln := &s.lanes[l]
@@ -159,9 +165,19 @@ func (w *dumpWriter) byte(b byte)     { w.buf = append(w.buf, b) }
 func (w *dumpWriter) uint32(v uint32) { w.buf = binary.LittleEndian.AppendUint32(w.buf, v) }
 func (w *dumpWriter) uint64(v uint64) { w.buf = binary.LittleEndian.AppendUint64(w.buf, v) }
 
-func (w *dumpWriter) text(t string) {
-	w.uint32(uint32(len(t))) //nolint:gosec // bounded by its owner
+func (w *dumpWriter) text(t string, most int) {
+	if len(t) > most {
+		w.fail("a text of %d bytes, at most %d", len(t), most)
+	}
+	w.uint32(uint32(len(t))) //nolint:gosec // checked
 	w.buf = append(w.buf, t...)
+}
+
+// fail ends the dump: what is written is none.
+func (w *dumpWriter) fail(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf("what can't be restored: "+format, args...)
+	}
 }
 
 func (w *dumpWriter) chunk() {
@@ -264,7 +280,7 @@ func (x *Index) restoreSource(r *dumpReader, key Origin, take func(Origin, []byt
 		s := saved.Source.space
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.slots[saved.Source.slot].dropped = dropped
+		s.slots[saved.Source.slot].dropped, s.slots[saved.Source.slot].crowded = dropped, flags&dumpCrowded != 0
 	}
 	for range groups {
 		group, kind, windowTokens, told := int(int32(r.uint32())), groupKind(r.byte()), r.uint32(), tierSet(r.byte()) //nolint:gosec // it was one

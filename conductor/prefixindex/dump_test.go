@@ -180,6 +180,26 @@ func TestRestoreWithLessMemory(t *testing.T) {
 	}
 }
 
+// What can't be restored is not written; a source with too many groups is still one.
+func TestWhatCantBeRestored(t *testing.T) {
+	was := newDumped(Options{})
+	for group := range maxGroups + 1 {
+		apply(was.sources[0].Source, ofKind(group, "sliding_window", 1<<40, blocks("GPU", 0, 1)))
+	}
+	apply(was.sources[0].Source, ofGroup(0, blocks("GPU", 0, 1)))
+	now := restored(t, Options{}, was.dump(t))
+	if a, b := was.answers(), now.answers(); a != b {
+		t.Error(firstDifference(a, b))
+	}
+	if !now.sources[0].Source.space.slots[now.sources[0].Source.slot].crowded {
+		t.Error("it has all groups")
+	}
+	was.sources[0].Tag = make([]byte, maxDumpTag+1)
+	if err := was.x.Dump(&bytes.Buffer{}, was.sources); err == nil {
+		t.Error("it can't be read again")
+	}
+}
+
 func TestDamagedDump(t *testing.T) {
 	was := newDumped(Options{})
 	was.tell(1, rand.New(rand.NewPCG(1, 1)), 50)

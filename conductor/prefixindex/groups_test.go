@@ -75,7 +75,7 @@ func TestAWindowOfUnknownSize(t *testing.T) {
 	d.expect(Query{Tokens: tokensOf(1, 2, 3, 4)})
 }
 
-// More groups than any engine has are dropped, and the answers say so.
+// Where there are more groups than any engine has, nobody knows what a prefix needs.
 func TestGroupsAreBounded(t *testing.T) {
 	d := newTold(t, Options{})
 	a := d.open(Origin{Instance: "a"})
@@ -86,12 +86,22 @@ func TestGroupsAreBounded(t *testing.T) {
 	if len(a.lanes) != maxGroups || len(a.space.lanes) != maxGroups {
 		t.Errorf("%d groups", len(a.lanes))
 	}
-	want := onGPU("a", 4)
-	want.Truncated = true
-	d.expect(Query{Tokens: tokensOf(1)}, want)
+	d.expect(Query{Tokens: tokensOf(1)}, Match{Instance: "a", Truncated: true})
 	if s := a.Stats(); s.Dropped != 1001-maxGroups || s.Stored != maxGroups {
 		t.Errorf("%+v", s)
 	}
+	apply(a, &kvevents.AllBlocksCleared{}, ofGroup(0, blocks("GPU", 0, 1)))
+	d.expect(Query{Tokens: tokensOf(1)}, onGPU("a", 4))
+}
+
+// A group counts where there is no memory for anything more.
+func TestAGroupWithoutMemory(t *testing.T) {
+	d := newTold(t, Options{})
+	a := d.open(Origin{Instance: "a"})
+	apply(a, ofGroup(0, blocks("GPU", 0, 1, 2)))
+	a.space.budget.max = d.x.Bytes() + laneBytes - 1
+	apply(a, ofKind(1, "sliding_window", 8, leaves(blocks("GPU", 0, 1, 2))))
+	d.expect(Query{Tokens: tokensOf(1, 2)})
 }
 
 // Blocks that are in several records have each holder once, in order.

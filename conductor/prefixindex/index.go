@@ -10,8 +10,8 @@ import (
 // Options of an index.
 type Options struct {
 	// MaxBytes bounds the memory of all that the index knows; 0 is no bound. What does
-	// not fit is dropped, and answers say that it was. Sources and their models count, and
-	// are taken where it is reached, too.
+	// not fit is dropped, and answers say that it was. Sources, their groups and
+	// models count, and are taken where it is reached, too.
 	MaxBytes int64
 	// Seed of the digests. Keep it secret, and the same for as long as what is kept on
 	// disk or sent to others is to be understood.
@@ -134,6 +134,8 @@ type slot struct {
 	// has to tell.
 	age     uint64
 	dropped uint64
+	// crowded: a group has no lane, so that until all is cleared nothing is said to be held.
+	crowded bool
 }
 
 // lane is what one source holds of one KV-cache group. A lane that was cleared is

@@ -159,7 +159,7 @@ func (src *Source) clearLocked() {
 	clear(src.lanes)
 	src.miscounted = false
 	sl := &s.slots[src.slot]
-	sl.dense, sl.windows, sl.dropped = [tiers]int{}, nil, 0
+	sl.dense, sl.windows, sl.dropped, sl.crowded = [tiers]int{}, nil, 0, false
 	sl.age++
 }
 
@@ -210,7 +210,8 @@ func kindOf(spec string) groupKind {
 // maxGroups bounds the groups of a source; no engine has more than a handful.
 const maxGroups = 64
 
-// laneOf returns the lane of an event's group, false when there is none left.
+// laneOf returns the lane of an event's group, false when there is none left: then nobody
+// knows what a prefix of the source needs.
 func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, bool) {
 	s := src.space
 	if l, ok := src.lanes[group]; ok {
@@ -221,15 +222,15 @@ func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, 
 	}
 	var l uint32
 	switch n := len(s.free); {
-	case len(src.lanes) >= maxGroups:
+	case len(src.lanes) >= maxGroups || n == 0 && len(s.lanes) >= maxLanes:
+		src.crowd()
 		return 0, false
 	case n > 0:
 		l, s.free = s.free[n-1], s.free[:n-1]
-	case len(s.lanes) < maxLanes && s.budget.take(laneBytes):
-		l = uint32(len(s.lanes)) //nolint:gosec // at most maxLanes
-		s.lanes = append(s.lanes, lane{})
 	default:
-		return 0, false
+		s.budget.spend(laneBytes) // without it the group would not count
+		l = uint32(len(s.lanes))  //nolint:gosec // at most maxLanes
+		s.lanes = append(s.lanes, lane{})
 	}
 	s.lanes[l] = lane{slot: src.slot, group: group, kind: dense}
 	src.lanes[group] = l
@@ -237,6 +238,14 @@ func (src *Source) laneOf(group int, kind groupKind, windowTokens int) (uint32, 
 		src.becomesWindow(l, windowTokens)
 	}
 	return l, true
+}
+
+// crowd notes that a group of the source has no lane. The space is locked.
+func (src *Source) crowd() {
+	if sl := &src.space.slots[src.slot]; !sl.crowded {
+		sl.crowded = true
+		sl.age++
+	}
 }
 
 // tells notes that a lane's group is told of in a tier: from then on, until it is

@@ -99,7 +99,7 @@ func (w *walk) start(s *space, held []holding) {
 		if sl.rank == Shared && (sl.ranks > 0 || sl.stores[0] != i) {
 			continue // its ranks tell of it, or another store of all
 		}
-		if has := w.of(&r) != 0; has || r.truncated(s) {
+		if has := w.of(&r) != 0 && !r.crowded(s); has || r.truncated(s) {
 			if has {
 				r.alive, r.walking = 1<<tiers-1, 1<<tiers-1
 			}
@@ -117,6 +117,11 @@ func (r *row) truncated(s *space) bool {
 		dropped += s.slots[store].dropped
 	}
 	return dropped > 0
+}
+
+// crowded tells whether there are groups of a rank, or of its store, that are not counted.
+func (r *row) crowded(s *space) bool {
+	return s.slots[r.slot].crowded || slices.ContainsFunc(r.stores, func(store int) bool { return s.slots[store].crowded })
 }
 
 // of returns where a rank has the blocks at hand.

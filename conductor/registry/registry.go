@@ -15,11 +15,13 @@ type Registry struct {
 
 	mu       sync.Mutex
 	services map[contract.ServiceKey]contract.Service
+	// at are, by each endpoint, the services that have it as one of theirs.
+	at map[string]map[contract.ServiceKey]bool
 }
 
 // New makes an empty registry of at most so many services.
 func New(most int) *Registry {
-	return &Registry{max: most, services: map[contract.ServiceKey]contract.Service{}}
+	return &Registry{max: most, services: map[contract.ServiceKey]contract.Service{}, at: map[string]map[contract.ServiceKey]bool{}}
 }
 
 // Add puts a service in, as it is kept: with its defaults. The same one again changes
@@ -42,6 +44,12 @@ func (r *Registry) Add(service contract.Service) (contract.Service, contract.Reg
 	}
 	warnings := r.warningsLocked(&service)
 	r.services[service.Key()] = service
+	for _, endpoint := range endpointsOf(&service) {
+		if r.at[endpoint] == nil {
+			r.at[endpoint] = map[contract.ServiceKey]bool{}
+		}
+		r.at[endpoint][service.Key()] = true
+	}
 	return service, contract.Registered{Warnings: warnings}, nil
 }
 
@@ -49,10 +57,16 @@ func (r *Registry) Add(service contract.Service) (contract.Service, contract.Reg
 func (r *Registry) Remove(key contract.ServiceKey) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, ok := r.services[key]; !ok {
+	service, ok := r.services[key]
+	if !ok {
 		return fmt.Errorf("registry: %w: %s", contract.ErrNotFound, key)
 	}
 	delete(r.services, key)
+	for _, endpoint := range endpointsOf(&service) {
+		if delete(r.at[endpoint], key); len(r.at[endpoint]) == 0 {
+			delete(r.at, endpoint)
+		}
+	}
 	return nil
 }
 
@@ -89,17 +103,32 @@ func difference(a, b *contract.Service) string {
 	return "hash profile"
 }
 
+func endpointsOf(s *contract.Service) []string {
+	if s.ReplayEndpoint == "" {
+		return []string{s.Endpoint}
+	}
+	return []string{s.Endpoint, s.ReplayEndpoint}
+}
+
+// nearLocked returns the others that have an endpoint in common with a service, in the order of
+// their keys.
+func (r *Registry) nearLocked(s *contract.Service) (others []contract.Service) {
+	for _, endpoint := range endpointsOf(s) {
+		for key := range r.at[endpoint] {
+			if key != s.Key() {
+				others = append(others, r.services[key])
+			}
+		}
+	}
+	slices.SortFunc(others, func(a, b contract.Service) int { return Compare(a.Key(), b.Key()) })
+	return slices.Compact(others)
+}
+
 // warningsLocked says what can't be right about a service and the others. vLLM adds a rank's
 // number to the ports of both its sockets: with the usual pair, 5557 and 5558, the second
 // rank's events are published where the first one's replays are.
 func (r *Registry) warningsLocked(s *contract.Service) (warnings []string) {
-	others := make([]contract.Service, 0, len(r.services))
-	for _, other := range r.services {
-		if other.Key() != s.Key() {
-			others = append(others, other)
-		}
-	}
-	slices.SortFunc(others, func(a, b contract.Service) int { return Compare(a.Key(), b.Key()) })
+	others := r.nearLocked(s)
 	if s.ReplayEndpoint == s.Endpoint {
 		warnings = append(warnings, fmt.Sprintf("replay_endpoint is the publisher's own endpoint, %s", s.Endpoint))
 	}

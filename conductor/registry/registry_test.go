@@ -48,6 +48,8 @@ func TestPrepare(t *testing.T) {
 		"no model":         {func(s *contract.Service) { s.Model = "" }, "modelname"},
 		"no instance":      {func(s *contract.Service) { s.Instance = "" }, "instance_id"},
 		"a long tenant":    {func(s *contract.Service) { s.Tenant = strings.Repeat("t", 1000) }, "tenant_id"},
+		"a long seed":      {func(s *contract.Service) { s.Hash.Seed = strings.Repeat("0", 70_000) }, "python_hash_seed"},
+		"a long algorithm": {func(s *contract.Service) { s.Hash.Algorithm = strings.Repeat("0", 70_000) }, "algorithm"},
 		"no text":          {func(s *contract.Service) { s.AdditionalSalt = "\xff" }, "additionalsalt"},
 		"a negative size":  {func(s *contract.Service) { s.BlockTokens = -1 }, "block_size"},
 		"a negative rank":  {func(s *contract.Service) { s.Rank = -2 }, "dp_rank"},
@@ -141,6 +143,30 @@ func TestWarnings(t *testing.T) {
 		if !slices.Equal(warned, c.warned) {
 			t.Errorf("%s: warned of %v", c.name, warned)
 		}
+	}
+}
+
+// Only services that share an endpoint are compared, and those that are gone are not.
+func TestNear(t *testing.T) {
+	r := New(100)
+	for i := range 50 {
+		s := valid()
+		s.Rank, s.Endpoint, s.ReplayEndpoint = i, fmt.Sprint("tcp://h:", 1000+i/2), ""
+		if _, _, err := r.Add(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := r.services[contract.ServiceKey{Instance: "a", Tenant: "default"}]
+	if near := r.nearLocked(&first); len(near) != 1 || near[0].Rank != 1 || len(r.Warnings(first.Key())) != 1 {
+		t.Errorf("%+v", near)
+	}
+	for i := 1; i < 50; i++ {
+		if err := r.Remove(contract.ServiceKey{Instance: "a", Tenant: "default", Rank: i}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.Warnings(first.Key())) != 0 || len(r.at) != 1 {
+		t.Errorf("%v", r.at)
 	}
 }
 

@@ -35,6 +35,7 @@ func Prepare(s *contract.Service) error {
 	}{
 		{"modelname", s.Model, true}, {"instance_id", s.Instance, true}, {"lora_name", s.LoRA, false}, {"tenant_id", s.Tenant, false},
 		{"additionalsalt", s.AdditionalSalt, false}, {"topic", s.Topic, false},
+		{"algorithm", s.Hash.Algorithm, false}, {"python_hash_seed", s.Hash.Seed, false},
 	} {
 		switch {
 		case text.needed && text.value == "":

@@ -76,8 +76,10 @@ func TestSubscription(t *testing.T) {
 			h := subscribeTo(t, transport, endpoint, "kv@")
 			for life := range 3 {
 				p := publish(t, transport, endpoint)
-				if !<-h.links {
-					t.Fatal("the first change is the loss of a connection")
+				for !<-h.links { // the loss of one may be told of again
+					if life == 0 {
+						t.Fatal("the first change is the loss of a connection")
+					}
 				}
 				want := []byte{byte(life)}
 				for { // what the one before has sent may come late
