@@ -307,6 +307,18 @@ func TestConductorTokens(t *testing.T) {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
+	r.index.mu.Lock()
+	r.index.unready = []string{"a name"}
+	r.index.mu.Unlock()
+	if code, body := r.get(t, "/readyz"); code != 503 || body != "{\"ready\":false}\n" {
+		t.Errorf("without a token: %d %s", code, body)
+	}
+	if code, body := r.get(t, "/readyz", bearer(testToken)...); code != 503 || !strings.Contains(body, "a name") {
+		t.Errorf("with it: %d %s", code, body)
+	}
+	r.index.mu.Lock()
+	r.index.unready = nil
+	r.index.mu.Unlock()
 	conn, err := grpc.NewClient(grpcAt, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -475,90 +487,6 @@ func newFakeEngine(t *testing.T, port int64) *fakeEngine {
 	}))
 	t.Cleanup(e.Close)
 	return e
-}
-
-// Engines are asked for their streams until they tell, and again where they have changed.
-func TestConductorFollowsEngines(t *testing.T) {
-	e := newFakeEngine(t, 0)
-	index := &fakeConductorIndex{}
-	var log lockedBuffer
-	f := newFollower([]config.Engine{{Name: "e", URL: e.URL}}, index, e.Client(), slog.New(slog.NewTextHandler(&log, nil)))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); f.run(ctx) }()
-	defer func() { cancel(); <-done }()
-	eventually(t, func() bool { return strings.Contains(log.String(), "can't be followed") })
-	e.port.Store(6001)
-	eventually(t, func() bool {
-		s := index.Services()
-		return len(s) == 1 && s[0].Endpoint == "tcp://127.0.0.1:6001" && s[0].Instance == "e" && s[0].Model == "tiny"
-	})
-	known := []contract.Service{index.Services()[0].Service}
-	moved := known[0]
-	moved.Endpoint = "tcp://127.0.0.1:6002"
-	now, err := f.change(t.Context(), known, []contract.Service{moved})
-	if s := index.Services(); err != nil || len(now) != 1 || len(s) != 1 || s[0].Endpoint != moved.Endpoint {
-		t.Errorf("%v, %+v", err, s)
-	}
-	// One that somebody has unregistered comes back.
-	if err := index.Unregister(t.Context(), moved.Key()); err != nil {
-		t.Fatal(err)
-	}
-	if now, err := f.change(t.Context(), now, now); err != nil || len(now) != 1 || len(index.Services()) != 1 {
-		t.Errorf("%v, %v", now, err)
-	}
-}
-
-// After a restart an engine that has moved is followed where it is now.
-func TestFollowerAfterRestart(t *testing.T) {
-	e := newFakeEngine(t, 6001)
-	index := &fakeConductorIndex{}
-	old := contract.Service{Endpoint: "tcp://127.0.0.1:5999", Type: contract.TypeVLLM, Model: "tiny", Instance: "e", Tenant: "default"}
-	if _, err := index.Register(t.Context(), old); err != nil {
-		t.Fatal(err)
-	}
-	f := newFollower([]config.Engine{{Name: "e", URL: e.URL}}, index, e.Client(), slog.New(slog.DiscardHandler))
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() { defer close(done); f.run(ctx) }()
-	defer func() { cancel(); <-done }()
-	eventually(t, func() bool {
-		s := index.Services()
-		return len(s) == 1 && s[0].Endpoint == "tcp://127.0.0.1:6001"
-	})
-}
-
-// The key is shown to engines of the configuration, and to nobody else.
-func TestEngineKey(t *testing.T) {
-	e := newFakeEngine(t, 6001)
-	inner := e.Config.Handler
-	var shown atomic.Bool
-	e.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if strings.HasPrefix(r.URL.Path, "/v1") && r.Header.Get("Authorization") != "Bearer secret-of-the-engine" {
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
-		}
-		inner.ServeHTTP(w, r)
-	})
-	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "" {
-			shown.Store(true)
-		}
-		http.NotFound(w, r)
-	}))
-	defer other.Close()
-	r := startConductor(t, false, Control{}, func(c *config.ConductorConfig) {
-		c.Engines, c.EngineKeyFile = "e="+e.URL, tokenFile(t, "secret-of-the-engine")
-	})
-	eventually(t, func() bool { return len(r.index.Services()) == 1 })
-	response, err := http.Post(r.base+"/register", "application/json", strings.NewReader(`{"engine":"`+other.URL+`"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = response.Body.Close()
-	if response.StatusCode != http.StatusBadRequest || shown.Load() {
-		t.Errorf("%s, the key was shown: %t", response.Status, shown.Load())
-	}
 }
 
 func eventually(t *testing.T, so func() bool) {

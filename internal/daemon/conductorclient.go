@@ -1,9 +1,11 @@
 package daemon
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
@@ -37,8 +39,13 @@ func NewConductorClient(cfg *config.ConductorConfig, at ConductorAt) (*api.Clien
 		if client.Base, err = ownAddress(cfg); err != nil {
 			return nil, err
 		}
-		if at.CAFile == "" {
-			at.CAFile = cfg.TLSCertFile // of our own machine: this very one
+		if at.CAFile == "" && cfg.TLSCertFile != "" {
+			if err := trustOwn(secure, cfg.TLSCertFile); err != nil {
+				return nil, err
+			}
+		}
+		if at.CertFile == "" && at.KeyFile == "" && cfg.TLSClientCAFile != "" {
+			at.CertFile, at.KeyFile = cfg.TLSCertFile, cfg.TLSKeyFile // it asks for one
 		}
 	}
 	if cfg.TokenFile != "" {
@@ -66,6 +73,27 @@ func NewConductorClient(cfg *config.ConductorConfig, at ConductorAt) (*api.Clien
 	}
 	client.HTTP.Transport = &http.Transport{TLSClientConfig: secure, ForceAttemptHTTP2: true, Proxy: http.ProxyFromEnvironment}
 	return client, nil
+}
+
+// trustOwn takes the certificate of a file for the other side's, and no other: whoever
+// signed it, and whatever address it is for.
+func trustOwn(secure *tls.Config, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%w: %w", config.ErrValue, err)
+	}
+	block, _ := pem.Decode(text)
+	if block == nil {
+		return fmt.Errorf("%w: no certificate in %s", config.ErrValue, file)
+	}
+	secure.InsecureSkipVerify = true // what follows is stricter
+	secure.VerifyConnection = func(state tls.ConnectionState) error {
+		if len(state.PeerCertificates) == 0 || !bytes.Equal(state.PeerCertificates[0].Raw, block.Bytes) {
+			return fmt.Errorf("%w: its certificate is not the one in %s", config.ErrValue, file)
+		}
+		return nil
+	}
+	return nil
 }
 
 // ownAddress is where the configuration's own conductor is reached from its machine.

@@ -155,12 +155,34 @@ func open(path string) bool { return path == "/healthz" || path == "/livez" || p
 
 // ServeHTTP implements http.Handler.
 func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/readyz" && !f.tokens.Allows(r.Header.Get("Authorization")) {
+		w.Header().Set("Content-Type", "application/json")
+		verdict := &bare{w, http.StatusOK}
+		f.operators.ServeHTTP(verdict, r)
+		_, _ = fmt.Fprintf(w, "{\"ready\":%t}\n", verdict.status == http.StatusOK) // a peer that left needs no answer
+		return
+	}
 	if open(r.URL.Path) {
 		f.operators.ServeHTTP(w, r)
 		return
 	}
 	f.tokens.Protect(http.HandlerFunc(f.known)).ServeHTTP(w, r)
 }
+
+// bare leaves out what an answer says: names of instances are for those who may ask.
+type bare struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (w *bare) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write implements io.Writer.
+func (*bare) Write(p []byte) (int, error) { return len(p), nil }
 
 // known answers who was let in. The token that let them in is ours: engines, to which
 // requests go on, are not to see it.
