@@ -61,6 +61,10 @@ func TestContractFile(t *testing.T) {
 	if err != nil || c.Listen != "127.0.0.1:1" || c.AllowRemote || len(c.Notes) != 0 || len(c.Static) != 2 {
 		t.Errorf("a flag goes before the file: %v, %+v", err, c)
 	}
+	c, _, err = conductorFrom(t, map[string]string{"HOME": home}, map[string]string{"allow-remote": "false"})
+	if err != nil || c.Listen != "127.0.0.1:13334" || c.AllowRemote || len(c.Notes) != 0 {
+		t.Errorf("the file lets in others though it was said that they may not: %v, %+v", err, c)
+	}
 	// Without a port the documented one, and not 0.
 	c, _, err = conductorFrom(t, map[string]string{"CONDUCTOR_CONFIG_PATH": contractFile(t, `{}`)}, nil)
 	if err != nil || c.Listen != ":13333" || c.Static != nil {

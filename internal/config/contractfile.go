@@ -79,8 +79,15 @@ func LoadConductor(src Source) (*ConductorConfig, []Setting, error) {
 	var contractErr error
 	var settings []Setting
 	var from contractOrigins
-	settings, err := src.load(c.Fields(), func() {
-		from, contractErr = c.readContract(&src)
+	fields, said := c.Fields(), false // about allow_remote
+	for i := range fields {
+		if f := &fields[i]; f.Key == "allow_remote" {
+			set := f.Set
+			f.Set = func(text string) error { said = true; return set(text) }
+		}
+	}
+	settings, err := src.load(fields, func() {
+		from, contractErr = c.readContract(&src, said)
 		c.SetDefaults(src.root())
 	})
 	for i := range settings {
@@ -97,8 +104,9 @@ func LoadConductor(src Source) (*ConductorConfig, []Setting, error) {
 // contractOrigins says which settings come from Mooncake Conductor's file and variables.
 type contractOrigins map[string]string
 
-// readContract fills in what is unset from what Mooncake Conductor reads.
-func (c *ConductorConfig) readContract(src *Source) (contractOrigins, error) {
+// readContract fills in what is unset from what Mooncake Conductor reads. said: whether
+// other machines may come in was said, and is not for the file to say.
+func (c *ConductorConfig) readContract(src *Source, said bool) (contractOrigins, error) {
 	env := src.Env
 	if env == nil {
 		env = os.LookupEnv
@@ -145,13 +153,20 @@ func (c *ConductorConfig) readContract(src *Source) (contractOrigins, error) {
 	if c.Listen == "" {
 		// Whoever has such a file has clients of that service, which is reached from
 		// everywhere.
-		c.Listen, c.AllowRemote = ":"+DefaultConductorPort, true
-		if port != "" {
-			c.Listen = ":" + port
+		if port == "" {
+			port = DefaultConductorPort
 		}
+		c.Listen = ":" + port
 		from["listen"] = c.ContractFile
-		from["allow_remote"] = c.ContractFile
-		if c.TokenFile == "" && c.TLSClientCAFile == "" {
+		protected := c.TokenFile != "" || c.TLSClientCAFile != ""
+		switch {
+		case !said:
+			c.AllowRemote = true
+			from["allow_remote"] = c.ContractFile
+		case !c.AllowRemote && !protected:
+			c.Listen = "127.0.0.1:" + port
+		}
+		if c.AllowRemote && !protected {
 			c.Notes = append(c.Notes, "as Mooncake Conductor does, this one answers everybody who reaches "+c.Listen+"; say token_file or tls_client_ca_file to let in some, or listen")
 		}
 	}
