@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -187,8 +188,8 @@ func (r *Router) copyAnswer(w http.ResponseWriter, a *answer, seen func([]byte))
 // lastOf returns the last bytes of what came before and a part, as many as matter.
 func lastOf(before, part []byte) []byte {
 	const most = 4
-	all := append(before, part[max(0, len(part)-most):]...)
-	return append(before[:0], all[max(0, len(all)-most):]...)
+	before = append(before, part[max(0, len(part)-most):]...)
+	return slices.Clone(before[max(0, len(before)-most):])
 }
 
 // endsEvent tells whether an event stream that ends so is between two events.
