@@ -138,7 +138,7 @@ func (l *Level) noteAnswers(s *space, chunks []store.ChunkKey, parts []mooncake.
 		case e == kv.Absent:
 			l.note(s, chunks[i].Group, &chunks[i].Hash, absent)
 		case e != kv.Present || took >= l.opts.Lease/4:
-		case parts != nil && parts[i] != (mooncake.Part{}):
+		case i < len(parts) && parts[i] != (mooncake.Part{}):
 			l.note(s, chunks[i].Group, &chunks[i].Hash, concluded)
 		default:
 			l.note(s, chunks[i].Group, &chunks[i].Hash, present)
