@@ -72,7 +72,7 @@ func TestResetTakesWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, mooncaketest.NewCluster(0), level.Options{ResetCluster: true})
 		key := r.key(1)
-		r.forgetMany(40_000)
+		r.forgetMany(1_000_000) // which would take minutes
 		r.Forget(&key)
 		r.RemoveAll(r.digest)
 		if !r.Forget(&key) {
