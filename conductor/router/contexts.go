@@ -336,20 +336,11 @@ func (c *contexts) view(p *promptContext, now time.Time) contextView {
 
 // createContext answers POST /v1/contexts.
 func (r *Router) createContext(w http.ResponseWriter, in *http.Request) {
-	wish, err := wishesOf(in.Header, &r.config)
-	if err != nil {
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return
-	}
-	b, done, ok := r.readObject(w, in, min(r.config.ContextBytes, r.config.MaxBodyBytes))
+	wish, b, leave, ok := admit(r, w, in, min(r.config.ContextBytes, r.config.MaxBodyBytes), r.readObject)
 	if !ok {
 		return
 	}
-	defer done()
-	if !r.enter(w, in.Context(), wish.priority) {
-		return
-	}
-	defer r.gate.leave()
+	defer leave()
 	path, prefix, err := contextBody(b)
 	name, ttl := b.text("name"), r.config.ContextTTL
 	if n := b.integer("ttl_seconds", 0); n > 0 {

@@ -17,22 +17,13 @@ import (
 // complete proxies a request whose prompt is understood.
 func (r *Router) complete(w http.ResponseWriter, in *http.Request) {
 	began := time.Now()
-	wish, err := wishesOf(in.Header, &r.config)
-	if err != nil {
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return
-	}
-	// The body is read first: only then is it known of a client that it leaves.
-	b, done, ok := r.readObject(w, in, r.config.MaxBodyBytes)
+	wish, b, leave, ok := admit(r, w, in, r.config.MaxBodyBytes, r.readObject)
 	if !ok {
 		return
 	}
-	defer done()
-	if !r.enter(w, in.Context(), wish.priority) {
-		return
-	}
-	defer r.gate.leave()
+	defer leave()
 	if wish.context != "" {
+		var err error
 		if b, err = r.contexts.expand(in.URL.Path, b, wish.tenant, wish.context, began); err != nil {
 			fail(w, http.StatusBadRequest, badRequest, "", err.Error())
 			return
@@ -43,6 +34,28 @@ func (r *Router) complete(w http.ResponseWriter, in *http.Request) {
 	exact := r.tokens(in.Context(), q, b, r.waitForTokens())
 	c := &call{router: r, w: w, in: in, request: q, body: b, began: began, exact: exact}
 	c.run(in.Context())
+}
+
+// admit reads what a request wishes and, by read, its body of at most limit bytes, and waits for a place for it. Without
+// ok the client has its answer. REQUIRES: leave is called once nothing needs place or body any more.
+func admit[B any](r *Router, w http.ResponseWriter, in *http.Request, limit int64,
+	read func(http.ResponseWriter, *http.Request, int64) (B, func(), bool),
+) (wish wishes, body B, leave func(), ok bool) {
+	wish, err := wishesOf(in.Header, &r.config)
+	if err != nil {
+		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
+		return wish, body, nil, false
+	}
+	// The body is read first: only then is it known of a client that it leaves.
+	body, done, ok := read(w, in, limit)
+	if !ok {
+		return wish, body, nil, false
+	}
+	if !r.enter(w, in.Context(), wish.priority) {
+		done()
+		return wish, body, nil, false
+	}
+	return wish, body, func() { r.gate.leave(); done() }, true
 }
 
 // enter waits for a place among the requests that are under way.

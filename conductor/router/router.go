@@ -163,20 +163,11 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, in *http.Request) {
 // other forwards what is not understood to an engine of its model, by load.
 func (r *Router) other(w http.ResponseWriter, in *http.Request) {
 	began := time.Now()
-	wish, err := wishesOf(in.Header, &r.config)
-	if err != nil {
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return
-	}
-	content, done, ok := r.readBody(w, in, r.config.MaxBodyBytes)
+	wish, content, leave, ok := admit(r, w, in, r.config.MaxBodyBytes, r.readBody)
 	if !ok {
 		return
 	}
-	defer done()
-	if !r.enter(w, in.Context(), wish.priority) {
-		return
-	}
-	defer r.gate.leave()
+	defer leave()
 	b, err := parseBody(content)
 	if err != nil {
 		b = &body{raw: content} // it is of another kind

@@ -76,20 +76,11 @@ type scheduled struct {
 // request's, or has token_ids in place of the prompt; with "reserve": true it is counted
 // as in flight.
 func (r *Router) schedule(w http.ResponseWriter, in *http.Request) {
-	wish, err := wishesOf(in.Header, &r.config)
-	if err != nil {
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return
-	}
-	b, done, ok := r.readObject(w, in, r.config.MaxBodyBytes)
+	wish, b, leave, ok := admit(r, w, in, r.config.MaxBodyBytes, r.readObject)
 	if !ok {
 		return
 	}
-	defer done()
-	if !r.enter(w, in.Context(), wish.priority) {
-		return
-	}
-	defer r.gate.leave()
+	defer leave()
 	path := pathCompletions
 	if b.given("messages") {
 		path = pathChat
@@ -108,6 +99,7 @@ func (r *Router) schedule(w http.ResponseWriter, in *http.Request) {
 	reserve := b.isTrue("reserve")
 	among := choice{dry: !reserve}
 	if b.given("engines") {
+		var err error
 		if among.only, err = parseNames(b.get("engines")); err != nil {
 			fail(w, http.StatusBadRequest, badRequest, "", "engines: "+err.Error())
 			return
