@@ -1,10 +1,7 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 
 	"github.com/urfave/cli/v2"
 
@@ -40,14 +37,5 @@ func coded(err error) error {
 	if errors.Is(err, api.ErrUnreachable) {
 		return command.WithCode(command.ExitUnreachable, err)
 	}
-	return err
-}
-
-func printJSON(out io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("print JSON: %w", err)
-	}
-	_, err = fmt.Fprintf(out, "%s\n", text)
 	return err
 }

@@ -58,7 +58,7 @@ func queryCommand(cfg func() *config.ConductorConfig) command.Subcommand {
 				return coded(err)
 			}
 			if c.Bool("json") {
-				return printJSON(out, answer)
+				return command.PrintJSON(out, answer)
 			}
 			return printAnswer(out, answer)
 		},

@@ -30,7 +30,7 @@ func servicesCommand(cfg func() *config.ConductorConfig) command.Subcommand {
 				return coded(err)
 			}
 			if c.Bool("json") {
-				return printJSON(out, services)
+				return command.PrintJSON(out, services)
 			}
 			return printServices(out, services, time.Now())
 		},
@@ -40,7 +40,7 @@ func servicesCommand(cfg func() *config.ConductorConfig) command.Subcommand {
 // printServices prints a table, and below it what is wrong.
 func printServices(out io.Writer, services []api.ServiceAnswer, now time.Time) error {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tSTATE\tEVENTS\tHEARD\tBLOCKS\tENDPOINT") //nolint:errcheck // Flush reports it
+	fmt.Fprintln(table, "INSTANCE\tTENANT\tRANK\tTYPE\tMODEL\tBLOCK\tSTATE\tEVENTS\tHEARD\tBLOCKS\tENDPOINT")
 	var faults strings.Builder
 	for i := range services {
 		s := &services[i]
@@ -51,7 +51,7 @@ func printServices(out io.Writer, services []api.ServiceAnswer, now time.Time) e
 		if s.HeardMS != 0 {
 			heard = now.Sub(time.UnixMilli(s.HeardMS)).Round(time.Second).String() + " ago"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model, s.BlockSize, //nolint:errcheck // Flush reports it
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%d\t%s\t%d\t%s\t%d\t%s\n", s.InstanceID, s.TenantID, s.DPRank, s.Type, model, s.BlockSize,
 			s.State, s.Next, heard, int64(s.Blocks.Stored)-int64(s.Blocks.Removed), s.Endpoint) //nolint:gosec // blocks
 		for _, text := range append([]string{s.Reason}, s.Warnings...) {
 			if text != "" {

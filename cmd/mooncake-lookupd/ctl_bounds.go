@@ -71,7 +71,7 @@ func ctlQuota(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 		return err
 	}
 	if c.Bool("json") {
-		return printJSON(out, map[string]any{"namespace": hex.EncodeToString(request.GetNamespace()), "tag": request.GetTag(), "quota_bytes": request.GetBytes()})
+		return command.PrintJSON(out, map[string]any{"namespace": hex.EncodeToString(request.GetNamespace()), "tag": request.GetTag(), "quota_bytes": request.GetBytes()})
 	}
 	quota := "no quota"
 	if size > 0 {
@@ -107,7 +107,7 @@ func listQuotas(ctx context.Context, op *daemon.Operator, c *cli.Context, out io
 		rows = append(rows, row(owner, sizeText(q.GetQuotaBytes()), sizeText(q.GetUsedBytes()), q.GetRefusedPuts()))
 	}
 	if c.Bool("json") {
-		return printJSON(out, list)
+		return command.PrintJSON(out, list)
 	}
 	return table(out, "OWNER\tQUOTA\tUSED\tREFUSED PUTS", rows)
 }
@@ -128,7 +128,7 @@ func ctlTTL(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.Wri
 		return err
 	}
 	if c.Bool("json") {
-		return printJSON(out, map[string]any{"namespace": hex.EncodeToString(ns.digest), "ttl_seconds": ttl / time.Second})
+		return command.PrintJSON(out, map[string]any{"namespace": hex.EncodeToString(ns.digest), "ttl_seconds": ttl / time.Second})
 	}
 	lives := "for ever"
 	if ttl > 0 {
@@ -145,7 +145,7 @@ func ctlDrain(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 		return err
 	}
 	if c.Bool("json") {
-		return printJSON(out, map[string]any{"draining": draining, "open_puts": reply.GetOpenPuts()})
+		return command.PrintJSON(out, map[string]any{"draining": draining, "open_puts": reply.GetOpenPuts()})
 	}
 	text := "new chunks are stored"
 	if draining {

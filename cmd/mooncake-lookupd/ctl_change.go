@@ -141,7 +141,7 @@ func ctlPrefetch(ctx context.Context, op *daemon.Operator, c *cli.Context, out i
 		return err
 	}
 	if c.Bool("json") {
-		err = printJSON(out, map[string]uint64{"begun_chunks": reply.GetBegunChunks(), "resident_chunks": reply.GetResidentChunks()})
+		err = command.PrintJSON(out, map[string]uint64{"begun_chunks": reply.GetBegunChunks(), "resident_chunks": reply.GetResidentChunks()})
 	} else {
 		_, err = fmt.Fprintf(out, "%d chunks are being fetched, %d are in memory\n", reply.GetBegunChunks(), reply.GetResidentChunks())
 	}

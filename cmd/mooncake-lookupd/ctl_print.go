@@ -9,6 +9,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/mooncake-sidecar/sidecar/cmd/internal/command"
 	"github.com/mooncake-sidecar/sidecar/internal/admin/adminpb"
 )
 
@@ -85,7 +86,7 @@ type jsonDone struct {
 func printDone(c *cli.Context, out io.Writer, verb string, amount *adminpb.Amount, done jsonDone) error {
 	done.Chunks, done.Bytes = amount.GetChunks(), amount.GetBytes()
 	if c.Bool("json") {
-		if err := printJSON(out, done); err != nil {
+		if err := command.PrintJSON(out, done); err != nil {
 			return err
 		}
 	} else {

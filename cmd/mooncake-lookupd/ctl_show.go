@@ -74,7 +74,7 @@ func ctlNamespaces(ctx context.Context, op *daemon.Operator, c *cli.Context, out
 			orDash(e.GetPinnedBytes()), orDash(e.GetQuotaBytes())))
 	}
 	if c.Bool("json") {
-		return printJSON(out, list)
+		return command.PrintJSON(out, list)
 	}
 	return table(out, "NAMESPACE\tDIGEST\tMODEL\tCHUNKS\tMEMORY\tPINNED\tQUOTA", rows)
 }
@@ -126,7 +126,7 @@ func ctlStats(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 		return err
 	}
 	if c.Bool("json") {
-		return printJSON(out, statsJSON(s))
+		return command.PrintJSON(out, statsJSON(s))
 	}
 	rows := []string{
 		row("memory", fmt.Sprintf("%s used of %s", sizeText(s.GetUsedBytes()), sizeText(s.GetPreparedBytes()))),
@@ -234,7 +234,7 @@ func ctlUsage(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.W
 		rows = append(rows, row(name, u.Chunks, sizeText(u.Bytes), orDash(u.Pinned), orDash(u.Quota), e.GetRefusedPuts()))
 	}
 	if c.Bool("json") {
-		return printJSON(out, list)
+		return command.PrintJSON(out, list)
 	}
 	return table(out, head+"\tCHUNKS\tMEMORY\tPINNED\tQUOTA\tREFUSED PUTS", rows)
 }
@@ -280,7 +280,7 @@ func ctlTop(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.Wri
 			sizeText(e.GetAmount().GetBytes()), shortHash(e.GetRoot()), shortHash(e.GetLeaf())))
 	}
 	if c.Bool("json") {
-		return printJSON(out, list)
+		return command.PrintJSON(out, list)
 	}
 	return table(out, "NAMESPACE\tGROUP\tHITS\tTOKENS\tCHUNKS\tMEMORY\tFIRST\tLAST", rows)
 }
@@ -307,7 +307,7 @@ func ctlConfig(ctx context.Context, op *daemon.Operator, c *cli.Context, out io.
 		rows = append(rows, row(s.GetKey(), s.GetValue(), from))
 	}
 	if c.Bool("json") {
-		return printJSON(out, list)
+		return command.PrintJSON(out, list)
 	}
 	return table(out, "SETTING\tVALUE\tFROM", rows)
 }

@@ -1,12 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
 
+	"github.com/mooncake-sidecar/sidecar/cmd/internal/command"
 	"github.com/mooncake-sidecar/sidecar/internal/daemon"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
@@ -58,7 +58,7 @@ func printNamespaces(out io.Writer, all []daemon.Namespace, asJSON bool) error {
 		for i := range all {
 			list = append(list, describe(&all[i]))
 		}
-		return printJSON(out, list)
+		return command.PrintJSON(out, list)
 	}
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "NAMESPACE\tDIGEST\tMODEL\tTOKENS A HASH\tGROUPS\tLAYOUT") // errors: Flush has them
@@ -92,7 +92,7 @@ func printExplanation(out io.Writer, ns *daemon.Namespace, e *daemon.Explanation
 		x.Groups = append(x.Groups, group)
 	}
 	if asJSON {
-		return printJSON(out, x)
+		return command.PrintJSON(out, x)
 	}
 	fmt.Fprintf(out, "namespace %d (%.12s) of %s\nhit %d of %d tokens; at most %d can be reused\n\n",
 		x.Namespace, x.Digest, x.Model, x.Hit, x.Tokens, x.Reusable) // errors: Flush has them
@@ -121,13 +121,4 @@ func detail(state embedded.ChunkState) string {
 		return " (it is stored, but a load of it has failed: one lookup passes it over)"
 	}
 	return ""
-}
-
-func printJSON(out io.Writer, v any) error {
-	text, err := json.MarshalIndent(v, "", "  ")
-	if err != nil {
-		return fmt.Errorf("explain: %w", err)
-	}
-	_, err = fmt.Fprintf(out, "%s\n", text)
-	return err
 }

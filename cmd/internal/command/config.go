@@ -33,7 +33,7 @@ func (d *Daemon) configCommand() *cli.Command {
 						return err
 					}
 					if c.Bool("json") {
-						return printJSON(d.Out, settings)
+						return PrintJSON(d.Out, settings)
 					}
 					return printSettings(d.Out, settings)
 				},
@@ -96,7 +96,8 @@ func yamlScalar(text string) string {
 	return string(quoted)
 }
 
-func printJSON(out io.Writer, v any) error {
+// PrintJSON writes v, indented.
+func PrintJSON(out io.Writer, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return fmt.Errorf("print JSON: %w", err)

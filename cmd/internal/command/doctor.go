@@ -59,7 +59,7 @@ func (d *Daemon) doctorCommand() *cli.Command {
 				RuntimeDir: dir, StoreBytes: storeBytes(settings), NUMA: valueOf(settings, "numa"), DiskDir: valueOf(settings, "disk_dir"), DiskBytes: diskBytes(settings), Version: version.Version, PythonPath: python, HashAlgorithm: c.String("hash-algo"),
 			})
 			if c.Bool("json") {
-				err = printJSON(d.Out, findings)
+				err = PrintJSON(d.Out, findings)
 			} else {
 				err = printFindings(d.Out, findings)
 			}

@@ -20,7 +20,7 @@ func (d *Daemon) status(c *cli.Context) error {
 		return err
 	}
 	if c.Bool("json") {
-		return printJSON(d.Out, s)
+		return PrintJSON(d.Out, s)
 	}
 	return d.printStatus(s)
 }
