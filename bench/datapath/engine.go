@@ -39,7 +39,8 @@ type engine struct {
 	job    uint64
 	// generation is the namespace's.
 	generation uint64
-	// storeReady: the worker had its store when the engine registered.
+	// storeReady: the worker had its store when the engine registered, and knew the
+	// generation.
 	storeReady bool
 }
 
@@ -103,7 +104,8 @@ func newEngine(ctx context.Context, dir string, g geometry, verify bool) (_ *eng
 	if err != nil {
 		return nil, err
 	}
-	e.generation, e.storeReady = registered.Generation, registered.StoreReady
+	// A store that came while the worker answered is there, without the generation.
+	e.generation, e.storeReady = registered.Generation, registered.StoreReady && registered.Generation != 0
 	return e, nil
 }
 
