@@ -1,6 +1,8 @@
 package contract
 
 import (
+	"time"
+
 	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 	"github.com/mooncake-sidecar/sidecar/conductor/prefixindex"
 )
@@ -82,4 +84,16 @@ type Stats struct {
 	// Queries were answered; TokensAsked and TokensMatched are what they asked about and
 	// what the best rank of each had.
 	Queries, TokensAsked, TokensMatched uint64
+	// Snapshots are those that are kept from one start to the next.
+	Snapshots Snapshots
+}
+
+// Snapshots say how the keeping of an index goes.
+type Snapshots struct {
+	// Interval is how often one is written; 0: none is.
+	Interval time.Duration
+	// Age is how long ago one was written; before the first, how long ago this process began.
+	Age time.Duration
+	// Written and Failed are since this process began.
+	Written, Failed uint64
 }

@@ -167,6 +167,13 @@ type Status struct {
 	// Batches were applied, Gaps found, Restarts of the publisher seen and Rejected events
 	// passed over, since it was registered.
 	Batches, Gaps, Restarts, Rejected uint64
+	// Lost are gaps that no replay has filled. Replays were asked for, of which Unanswered
+	// were given up; Overrun messages came faster than they were taken, and are asked for again.
+	Lost, Replays, Unanswered, Overrun uint64
+	// Live batches came as they were published, and Delay is how old they were then, all
+	// together, by the publisher's clock and ours.
+	Live  uint64
+	Delay time.Duration
 	// Blocks are what its source counted.
 	Blocks prefixindex.Stats
 	// Hashing is how the engine was found to make its hashes ("sha256, seed unset";

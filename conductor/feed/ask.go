@@ -67,6 +67,7 @@ func (f *Feed) request(from uint64) {
 		topic = f.cfg.Service.Topic
 	}
 	r, err := ask(f.cfg.Transport, f.cfg.Service.ReplayEndpoint, from, topic, f.signal)
+	f.counts.replays++
 	f.asked, f.quiet, f.timers.answer = now, true, now.Add(f.cfg.Times.Answer)
 	if err != nil {
 		f.cfg.Log.Warn("KV events: a replay can't be asked for", "service", f.cfg.Service.Key().String(), "endpoint", f.cfg.Service.ReplayEndpoint, "error", err)
@@ -106,6 +107,7 @@ func (f *Feed) due(now time.Time) {
 		f.signal()
 	default:
 		f.endReplay()
+		f.counts.unanswered++
 		f.mute, f.unanswered = f.quiet, true
 		f.do(f.gated(f.stream.follower.Unanswered))
 	}

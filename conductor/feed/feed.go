@@ -99,7 +99,12 @@ type Feed struct {
 	otherTopic string
 	// dropped and refused count messages that were not applied.
 	dropped, refused uint64
-	limiter          limiter
+	// counts are since the start.
+	counts struct {
+		replays, unanswered, live uint64
+		delay                     time.Duration // of those that came live, together
+	}
+	limiter limiter
 	// The times at which something is to be done, zero for never.
 	timers struct {
 		begin, answer, retry, probe, reconnect, ask time.Time
@@ -282,9 +287,26 @@ func (f *Feed) takeMessages() {
 		if !f.begun {
 			f.begin()
 		}
+		next := f.stream.follower.State().Next
+		f.stream.published = time.Time{}
 		f.do(f.gated(func() follow.Ask { return f.stream.follower.Live(m) }))
+		f.timed(next)
 	}
 }
+
+// timed takes account of how old a message was that came live, if it was applied at once:
+// next was wanted before.
+func (f *Feed) timed(next uint64) {
+	late := f.heard.Sub(f.stream.published)
+	if f.stream.follower.State().Next != next+1 || f.stream.published.IsZero() || late > mostDelay {
+		return
+	}
+	f.counts.live++
+	f.counts.delay += max(late, 0)
+}
+
+// mostDelay is what two clocks are believed: no message waits for so long.
+const mostDelay = time.Hour
 
 // came notes that the publisher is there.
 func (f *Feed) came() { f.heard, f.quiet, f.mute = time.Now(), false, false }

@@ -59,6 +59,7 @@ func (f *Feed) report() {
 	status := contract.Status{
 		Service: f.cfg.Service, State: f.state(), Next: at.Next, Heard: f.heard, Batches: s.batches, Gaps: counted.Gaps, Restarts: counted.Restarts,
 		Rejected: s.rejected + f.refused, Blocks: s.source.Stats(), Hashing: s.checker.Hashing(),
+		Lost: counted.Lost, Replays: f.counts.replays, Unanswered: f.counts.unanswered, Overrun: f.dropped, Live: f.counts.live, Delay: f.counts.delay,
 	}
 	if status.State == contract.Incomplete {
 		status.Since = s.since

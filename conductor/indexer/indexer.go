@@ -53,6 +53,7 @@ type Indexer struct {
 	directory atomic.Pointer[directory]
 
 	counts struct{ queries, asked, matched atomic.Uint64 }
+	kept   kept
 }
 
 // member is a service that is followed.
@@ -71,6 +72,7 @@ type member struct {
 // New makes an indexer that knows nothing; see Restore.
 func New(opts *Options) *Indexer {
 	x := &Indexer{opts: *opts, seed: opts.Seed, members: map[contract.ServiceKey]*member{}, registry: registry.New(opts.MaxServices)}
+	x.kept.began = time.Now()
 	if !opts.HasSeed {
 		x.seed = rand.Uint64()
 	}
@@ -200,6 +202,7 @@ func (x *Indexer) Stats() contract.Stats {
 	return contract.Stats{
 		Blocks: x.index.Blocks(), Bytes: x.index.Bytes(), MaxBytes: x.opts.MaxBytes,
 		Queries: x.counts.queries.Load(), TokensAsked: x.counts.asked.Load(), TokensMatched: x.counts.matched.Load(),
+		Snapshots: x.kept.stats(&x.opts.Keep),
 	}
 }
 

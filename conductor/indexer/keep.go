@@ -99,7 +99,9 @@ func (x *Indexer) save() {
 		return
 	}
 	began := time.Now()
-	if err := x.Save(keep.Dir); err != nil {
+	err := x.Save(keep.Dir)
+	x.kept.note(err)
+	if err != nil {
 		x.opts.Log.Error("the index's snapshot can't be written", "dir", keep.Dir, "error", err)
 		return
 	}
