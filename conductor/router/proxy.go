@@ -51,6 +51,7 @@ func admit[B any](r *Router, w http.ResponseWriter, in *http.Request, limit int6
 	if !ok {
 		return wish, body, nil, false
 	}
+	wish.arrived = time.Now()
 	if !r.enter(w, in.Context(), wish.priority) {
 		done()
 		return wish, body, nil, false
@@ -156,6 +157,9 @@ func (c *call) run(ctx context.Context) {
 			return
 		}
 		r.order(out.copy)
+		if attempt == 1 {
+			r.observer.sent(c.request.arrived)
+		}
 		a, to, err := c.attempt(ctx, &out)
 		switch {
 		case err == nil && a == nil: // it was refused at the second check
@@ -258,8 +262,11 @@ func (c *call) pass(a *answer, out *placed) {
 		if first {
 			first = false
 			out.flight.First()
-			ttft := time.Since(c.began).Seconds()
-			r.decisions.change(c.decision, func(d *Decision) { d.TookTTFT = ttft })
+			ttft := time.Since(c.began)
+			if events {
+				r.observer.firstToken(ttft)
+			}
+			r.decisions.change(c.decision, func(d *Decision) { d.TookTTFT = ttft.Seconds() })
 			return
 		}
 		if events {
@@ -313,11 +320,12 @@ func (c *call) nobody(why nobody) {
 }
 
 func (r *Router) nobody(w http.ResponseWriter, why nobody, model string) {
-	r.counts.nobody.Add(1)
 	if why == noneServes {
+		r.counts.unserved.Add(1)
 		fail(w, http.StatusNotFound, notFound, "", fmt.Sprintf("the model %.200q does not exist", model))
 		return
 	}
+	r.counts.nobody.Add(1)
 	failLater(w, http.StatusServiceUnavailable, unavailable, "no-engine", "no engine is in use", 2*time.Second)
 }
 

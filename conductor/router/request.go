@@ -44,6 +44,8 @@ type wishes struct {
 	priority  int
 	tenant    string
 	context   string
+	// arrived is when all of the request had come.
+	arrived time.Time
 }
 
 var errWish = errors.New("header")

@@ -35,6 +35,7 @@ type Router struct {
 	buffers      sync.Pool
 	counts       counts
 	mux          *http.ServeMux
+	observer     Observer
 	// after is time.AfterFunc, or a test's.
 	after func(time.Duration, func()) *time.Timer
 	// lifetime is of what outlives requests; Run ends it.
@@ -44,8 +45,8 @@ type Router struct {
 
 // counts are the router's own, since the start.
 type counts struct {
-	full, late, busy, noPrefiller, nobody, retries, broken, left atomic.Uint64
-	copies, copiesFailed, copiesDropped, handoversLate           atomic.Uint64
+	full, late, busy, noPrefiller, nobody, unserved, retries, broken, left atomic.Uint64
+	copies, copiesFailed, copiesDropped, handoversLate                     atomic.Uint64
 }
 
 func (c *counts) refused(why scheduler.Reason) {
@@ -157,7 +158,7 @@ func (r *Router) ServeHTTP(w http.ResponseWriter, in *http.Request) {
 		fail(w, http.StatusNotFound, notFound, "", fmt.Sprintf("%s %.200s is not served here", in.Method, in.URL.Path))
 		return
 	}
-	r.mux.ServeHTTP(w, in)
+	r.observer.answered(r.mux, w, in)
 }
 
 // other forwards what is not understood to an engine of its model, by load.
@@ -250,8 +251,8 @@ type Stats struct {
 	// InFlight requests are under way and Waiting wait for a place.
 	InFlight, Waiting int
 	// Full were turned away for want of a place, RefusedLate and RefusedBusy by the
-	// scheduler, Nobody because no engine was there.
-	Full, RefusedLate, RefusedBusy, Nobody uint64
+	// scheduler, Nobody because no engine was there, Unserved because none has their model.
+	Full, RefusedLate, RefusedBusy, Nobody, Unserved uint64
 	// Retries at another engine, answers that broke off in the middle, clients that left.
 	Retries, Broken, Left uint64
 	// Copies of hot prefixes that were made, that could not be, that were too many.
@@ -269,7 +270,7 @@ func (r *Router) Stats() Stats {
 	c := &r.counts
 	tokens, bytes := r.tokenizer.cache.counts()
 	s := Stats{
-		Decisions: r.decisions.count(), Full: c.full.Load(), RefusedLate: c.late.Load(), RefusedBusy: c.busy.Load(), Nobody: c.nobody.Load() + c.noPrefiller.Load(),
+		Decisions: r.decisions.count(), Full: c.full.Load(), RefusedLate: c.late.Load(), RefusedBusy: c.busy.Load(), Nobody: c.nobody.Load() + c.noPrefiller.Load(), Unserved: c.unserved.Load(),
 		Retries: c.retries.Load(), Broken: c.broken.Load(), Left: c.left.Load(), Copies: c.copies.Load(), CopiesFailed: c.copiesFailed.Load(),
 		CopiesDropped: c.copiesDropped.Load(), HandoversLate: c.handoversLate.Load(),
 		TokenHits: tokens.Hits, TokensAsked: tokens.Asked, TokensJoined: tokens.Joined, TokensFailed: tokens.Failed, TokenBytes: bytes,
