@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
@@ -403,5 +404,36 @@ func TestResume(t *testing.T) {
 		f.index = index
 		defer f.stop()
 		f.expect(0, contract.Connecting, 1)
+	})
+}
+
+// What a gap has lost that nobody answered for is had when the publisher answers again, though
+// a later gap was filled in between; until then the stream says that it is not complete.
+func TestALaterGapDoesNotEndTheQuestion(t *testing.T) {
+	test(t, func(t *testing.T) {
+		p := newPublisher()
+		f := follows(t, p, nil)
+		defer f.stop()
+		p.tell(t, false, stored(1))
+		synctest.Wait()
+		p.refuse(true)
+		p.tell(t, true, stored(2))
+		p.tell(t, false, stored(3))
+		wait(f.cfg.Times.Answer)
+		f.expect(0, contract.Silent, 1)
+		p.refuse(false)
+		p.tell(t, true, stored(4))
+		p.tell(t, false, stored(5))
+		f.expect(2, contract.Incomplete, 4) // the later gap is filled
+		if s := f.Status(); s.Since != 2 || !strings.Contains(s.Reason, "is asked for again") {
+			t.Errorf("%+v", s)
+		}
+		wait(time.Minute)
+		for block := uint32(1); block <= 5; block++ {
+			f.expect(2, contract.Complete, block)
+		}
+		if s := f.Status(); s.Reason != "" {
+			t.Errorf("%+v", s)
+		}
 	})
 }

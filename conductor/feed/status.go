@@ -103,6 +103,8 @@ func (f *Feed) faults() (faults []string) {
 		faults = append(faults, "its numbers begin anew again and again: look whether several publish there")
 	case f.unanswered:
 		faults = append(faults, "nobody answers at "+f.cfg.Service.ReplayEndpoint+" within "+silent)
+	case f.cfg.Service.ReplayEndpoint != "" && f.stream.follower.State().Lost:
+		faults = append(faults, "something that it told before was lost, and is asked for again")
 	case f.begun && f.cfg.Service.ReplayEndpoint == "" && !f.stream.whole:
 		faults = append(faults, "what it told before, or what was lost, is not known: it has no replay_endpoint")
 	}

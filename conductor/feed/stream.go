@@ -99,6 +99,7 @@ func (s *stream) look(batch *kvevents.Batch, seq uint64) {
 		switch e := event.(type) {
 		case *kvevents.AllBlocksCleared:
 			s.whole, s.since, s.unreadable = true, seq, ""
+			s.follower.Cleared()
 			s.announcing = s.service.Type == contract.TypeMooncake
 		case *kvevents.BlockStored:
 			if e.BlockSize > 0 && len(e.TokenIDs) == len(e.Hashes)*e.BlockSize {

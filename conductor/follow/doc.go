@@ -10,8 +10,9 @@
 // the one before it, which must have what was applied under it; what is behind waits. Where
 // the missing ones are there no more, or nobody answers, nothing that was known can be trusted: blocks may have gone unheard. All is forgotten then, and
 // the stream goes on from the oldest message that there is; where nobody answered, all is
-// asked for again, later each time, and takes the place of what is known when it comes. An
-// answer that did not come and cost nothing is asked for again as it was.
+// asked for again, later each time, whatever is asked for and answered in between, and takes
+// the place of what is known when it comes and goes back further. An answer that did not come
+// and cost nothing is asked for again as it was.
 //
 // Numbers of live messages only rise. One that does not is of a publisher that was
 // started anew: all is forgotten, and everything asked for. A replay may be ahead of the

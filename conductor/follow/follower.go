@@ -40,13 +40,15 @@ type Follower struct {
 	wanted         uint64
 	// another: the replay that comes is of another publisher; all is asked for behind it.
 	another bool
-	// anew: the replay that is awaited has all, and takes the place of what is known.
-	anew bool
+	// all: everything that there is was asked for. anew: the replay that is awaited has it, and
+	// takes the place of what is known, if it goes back further.
+	all, anew bool
 	// doubted: what is known counts only if the replay that is awaited begins with what was
 	// applied last. probing: nothing is known to be missing.
 	doubted, probing bool
-	// unanswered are the replays in a row that nobody answered; lost: because of them
-	// something is not known that an answer may bring.
+	// unanswered are the replays in a row that nobody answered, and of those in between that
+	// were not for all where something is lost; lost: because of one of them something is not
+	// known that an answer may bring.
 	unanswered int
 	lost       bool
 	// live is the latest number that came live, lively whether there was one.
@@ -78,15 +80,19 @@ type State struct {
 	Known bool
 	Since uint64
 	// Next is the number that is wanted next, and CatchingUp that a replay is awaited that
-	// may change what is known.
+	// may change what is known. Lost: what was told before Since, or some of it, could not be
+	// had, and is asked for again.
 	Next       uint64
 	CatchingUp bool
+	Lost       bool
 }
 
 // Mark is where a stream has got to: enough to go on with it later.
 type Mark struct {
 	// Since and Next as in State; Last is the checksum of the message before Next.
 	Since, Next, Last uint64
+	// Lost as in State.
+	Lost bool `json:",omitempty"`
 }
 
 // New makes a follower. The first thing to do is to ask for all, see Start.
@@ -94,20 +100,23 @@ func New(sink Sink) *Follower { return &Follower{sink: sink} }
 
 // State returns how much is known.
 func (f *Follower) State() State {
-	return State{Known: f.some, Since: f.since, Next: f.next, CatchingUp: f.asked && !f.probing}
+	return State{Known: f.some, Since: f.since, Next: f.next, CatchingUp: f.asked && !f.probing, Lost: f.missing()}
 }
+
+// missing tells whether the publisher may have something of old that is not known.
+func (f *Follower) missing() bool { return f.lost && (!f.some || f.since > 0) }
 
 // Mark returns where the stream has got to, false when nothing of it is known, or not for
 // certain.
 func (f *Follower) Mark() (Mark, bool) {
-	return Mark{Since: f.since, Next: f.next, Last: f.last}, f.some && !f.doubted && !f.another
+	return Mark{Since: f.since, Next: f.next, Last: f.last, Lost: f.missing()}, f.some && !f.doubted && !f.another
 }
 
 // Resume begins where a mark says, in place of Start: the sink has what was known there.
 //
 // REQUIRES: nothing was done before.
 func (f *Follower) Resume(m Mark) Ask {
-	f.some, f.since, f.next, f.last = true, m.Since, m.Next, m.Last
+	f.some, f.since, f.next, f.last, f.lost = true, m.Since, m.Next, m.Last, m.Lost
 	return f.Doubt()
 }
 
@@ -170,7 +179,7 @@ func (f *Follower) Probe() Ask {
 // publisher is still the same.
 func (f *Follower) ask() Ask {
 	f.asked, f.wanted, f.checked, f.another, f.anew = true, f.next, !f.some, false, false
-	f.doubted, f.probing = false, false
+	f.doubted, f.probing, f.all = false, false, !f.some
 	if !f.some {
 		return Ask{Wanted: true}
 	}
@@ -178,18 +187,33 @@ func (f *Follower) ask() Ask {
 }
 
 // Retry asks once more, after a replay that nobody answered. Where something was lost by that
-// it asks for all, and what is known stays until an answer comes; else for what was applied
-// last: the publisher may have no more of the rest.
+// it asks for all, and what is known stays until an answer comes that goes back further; else
+// for what was applied last: the publisher may have no more of the rest.
 func (f *Follower) Retry() Ask {
-	if f.asked || f.unanswered == 0 {
+	if f.asked || f.unanswered == 0 && !f.missing() {
 		return Ask{}
 	}
-	if f.some && (!f.lost || f.since == 0) {
+	if f.some && !f.missing() {
 		return f.Probe()
 	}
 	f.asked, f.wanted, f.checked, f.another, f.anew = true, 0, true, false, true
-	f.doubted, f.probing = false, false
+	f.doubted, f.probing, f.all = false, false, true
 	return Ask{Wanted: true}
+}
+
+// Cleared says that nothing which was told before the message that is being applied counts
+// any more.
+//
+// REQUIRES: it is called by the sink's Apply.
+func (f *Follower) Cleared() { f.lost = false }
+
+// later says when what was lost is asked for again, unless something is asked for now. Gaps
+// that are filled meanwhile bring nothing of it, and make it no sooner.
+func (f *Follower) later(ask Ask) Ask {
+	if ask.Wanted || f.unanswered == 0 && !f.missing() {
+		return ask
+	}
+	return Ask{Later: min(firstRetry<<min(max(f.unanswered-1, 0), 16), lastRetry)}
 }
 
 // forget says that nothing is known.
@@ -268,7 +292,9 @@ func (f *Follower) Replayed(m kvevents.Message) Ask {
 	case !f.asked:
 		return Ask{} // of a replay that was given up
 	case m.End:
-		f.unanswered, f.lost = 0, false
+		if f.lost = f.lost && !f.all; !f.missing() {
+			f.unanswered = 0
+		}
 		if f.some && !f.checked && !f.another {
 			// It has nothing of what it is thought to have told.
 			f.stats.Restarts++
@@ -277,12 +303,18 @@ func (f *Follower) Replayed(m kvevents.Message) Ask {
 			f.keep(held)
 			return ask
 		}
-		return f.ended()
+		return f.later(f.ended(true))
 	case f.another:
 		return Ask{}
-	case f.anew:
-		f.anew = false
-		f.forget()
+	}
+	if f.anew {
+		if f.anew = false; !f.some || m.Seq < f.since {
+			f.forget()
+		} else { // it goes back no further than what is known
+			f.checked = false
+		}
+	}
+	switch {
 	case f.some && m.Seq < f.next:
 		f.check(m)
 		return Ask{}
@@ -328,14 +360,11 @@ func (f *Follower) Unanswered() Ask {
 		f.forget()
 	}
 	f.lost = f.lost || !f.some
-	if ask := f.ended(); ask.Wanted {
-		return ask
-	}
-	return Ask{Later: min(firstRetry<<min(f.unanswered-1, 16), lastRetry)}
+	return f.later(f.ended(false))
 }
 
-// ended goes on with what has waited.
-func (f *Follower) ended() Ask {
+// ended goes on with what has waited, behind a replay that was answered to its end or was not.
+func (f *Follower) ended(answered bool) Ask {
 	if f.another {
 		return f.ask()
 	}
@@ -362,7 +391,7 @@ func (f *Follower) ended() Ask {
 			return f.ask()
 		case f.some && m.Seq > f.next:
 			f.stats.Lost++
-			f.lost = f.unanswered > 0
+			f.lost = !answered
 			f.forget()
 		}
 		f.apply(m)

@@ -173,6 +173,9 @@ func TestAgainstPublisher(t *testing.T) {
 		if !got["last"] || state.CatchingUp || !state.Known || state.Next != p.next {
 			t.Fatalf("%+v, the publisher is at %d; %v", state, p.next, got)
 		}
+		if state.Since > p.from || state.Lost {
+			t.Fatalf("%+v, and the publisher has all from %d on", state, p.from)
+		}
 		if state.Since == 0 && !maps.Equal(got, p.held) {
 			t.Fatalf("%v are known, %v are held; %+v", got, p.held, state)
 		}
@@ -264,6 +267,103 @@ func TestAnUnansweredReplayIsRetried(t *testing.T) {
 	if !maps.Equal(got, blocks{"b": true, "c": true}) || f.State() != (State{Known: true, Next: 4}) || f.Retry().Wanted {
 		t.Errorf("%v, %+v", got, f.State())
 	}
+}
+
+// What one gap has lost is asked for again though a later one is filled, as long as it is not
+// known, by whoever goes on with the stream, too; it is sooner done for no gap.
+func TestWhatAGapHasLostIsAskedForAgain(t *testing.T) {
+	got := blocks{}
+	f := New(got)
+	f.Start()
+	f.Replayed(end())
+	f.Live(message(0, "+a"))
+	f.Live(message(2, "+c"))
+	if ask := f.Unanswered(); ask != (Ask{Later: firstRetry}) || got["a"] || !f.State().Lost {
+		t.Fatalf("%+v, %v", ask, got)
+	}
+	was := Ask{Later: firstRetry}
+	for range 3 {
+		if ask := f.Retry(); ask != (Ask{Wanted: true}) {
+			t.Fatalf("%+v", ask)
+		}
+		was = f.Unanswered()
+	}
+	for seq := uint64(4); seq <= 8; seq += 2 {
+		if ask := f.Live(message(seq, "+e")); ask != (Ask{Wanted: true, From: seq - 2}) {
+			t.Fatalf("%+v", ask)
+		}
+		f.Replayed(message(seq-2, map[bool]string{true: "+c", false: "+e"}[seq == 4]))
+		f.Replayed(message(seq-1, "+d"))
+		if ask := f.Replayed(end()); ask != was || f.State().Since != 2 || !f.State().Lost {
+			t.Fatalf("%+v, want %+v; %+v", ask, was, f.State())
+		}
+	}
+	mark, ok := f.Mark()
+	if !ok || !mark.Lost {
+		t.Fatalf("%+v", mark)
+	}
+	f = New(got)
+	f.Resume(mark)
+	f.Replayed(message(8, "+e"))
+	if ask := f.Replayed(end()); ask.Later == 0 {
+		t.Fatalf("%+v", ask)
+	}
+	if ask := f.Retry(); ask != (Ask{Wanted: true}) {
+		t.Fatalf("%+v", ask)
+	}
+	for seq, payload := range []string{"+a", "+b", "+c", "+d", "+e", "+d", "+e", "+d", "+e"} {
+		f.Replayed(message(uint64(seq), payload))
+	}
+	if ask := f.Replayed(end()); ask != (Ask{}) || len(got) != 5 || f.State() != (State{Known: true, Next: 9}) || f.Retry().Wanted {
+		t.Errorf("%+v, %v, %+v", ask, got, f.State())
+	}
+}
+
+// An answer to the question for all that goes back no further than what is known costs
+// nothing of it.
+func TestAnAnswerThatGoesBackNoFurther(t *testing.T) {
+	got := blocks{}
+	f := New(got)
+	f.Start()
+	f.Live(message(2, "+c"))
+	f.Unanswered()
+	f.Live(message(3, "+d"))
+	f.Retry()
+	f.Replayed(message(3, "+d"))
+	f.Replayed(message(4, "+e"))
+	if ask := f.Replayed(end()); ask != (Ask{}) || !maps.Equal(got, blocks{"c": true, "d": true, "e": true}) || f.State() != (State{Known: true, Since: 2, Next: 5}) {
+		t.Errorf("%+v, %v, %+v", ask, got, f.State())
+	}
+}
+
+// What was lost is of no use where everything was taken back since.
+func TestNothingIsLostBehindAClear(t *testing.T) {
+	var f *Follower
+	f = New(clearing{blocks{}, func() { f.Cleared() }})
+	f.Start()
+	f.Live(message(2, "+c"))
+	f.Unanswered()
+	if !f.State().Lost {
+		t.Fatalf("%+v", f.State())
+	}
+	f.Live(message(3, "clear"))
+	if f.State().Lost || f.Retry() != (Ask{Wanted: true, From: 3}) {
+		t.Errorf("%+v", f.State())
+	}
+}
+
+// clearing is a sink that finds out when everything is taken back.
+type clearing struct {
+	blocks
+	cleared func()
+}
+
+func (c clearing) Apply(payload []byte) {
+	if string(payload) == "clear" {
+		c.cleared()
+		return
+	}
+	c.blocks.Apply(payload)
 }
 
 // What waits has no more than what is counted.
