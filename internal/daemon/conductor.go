@@ -135,6 +135,8 @@ func runConductor(ctx context.Context, cfg *config.ConductorConfig, serve bool, 
 		if err != nil {
 			return err
 		}
+		routed.router.Observe(ops.registry.RouterTimes())
+		ops.registry.AddRouter(routed.router.Stats, routed.fleet.Views)
 		background.Go(func() { routed.run(work, stop) })
 		ops.ready.Set(checkEngines, routed.problem)
 		front.mount(routed.router)

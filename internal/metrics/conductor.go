@@ -46,9 +46,17 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 		restarts = counter("conductor_restarts_total", "Restarts of publishers that were seen.")
 		rejected = counter("conductor_rejected_events_total", "Events that were passed over: malformed, or of a kind that is not known.")
 		told     = counter("conductor_told_blocks_total", "Blocks that events told of, by what came of it.", "result")
+		lost     = counter("conductor_lost_gaps_total", "Gaps that no replay has filled: what was told before them is forgotten.")
+		replays  = counter("conductor_replays_total", "Replays that publishers were asked for, and those that were given up for want of an answer.", "result")
+		overrun  = counter("conductor_overrun_messages_total", "Messages that came faster than they were taken; they are asked for again.")
+		live     = counter("conductor_live_batches_total", "Batches that came as they were published.")
+		delay    = counter("conductor_live_batch_delay_seconds_total", "How old they were when they came, all together, by the publishers' clocks and this one.")
+		interval = gauge("conductor_snapshot_interval_seconds", "Time between two snapshots of the index.")
+		age      = gauge("conductor_snapshot_age_seconds", "Time since the index's snapshot was written, or since this process began.")
+		saved    = counter("conductor_snapshots_total", "Snapshots of the index that were written, or could not be.", "result")
 	)
 	r.inner.MustRegister(&source{
-		families: []*family{streams, blocks, bytes, most, queries, tokens, batches, gaps, restarts, rejected, told},
+		families: []*family{streams, blocks, bytes, most, queries, tokens, batches, gaps, restarts, rejected, told, lost, replays, overrun, live, delay, interval, age, saved},
 		collect: func(out sink) {
 			s := stats()
 			out.put(blocks, float64(s.Blocks))
@@ -57,6 +65,12 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 			out.count(queries, s.Queries)
 			out.count(tokens, s.TokensAsked, "asked")
 			out.count(tokens, s.TokensMatched, "matched")
+			if kept := &s.Snapshots; kept.Interval > 0 {
+				out.put(interval, kept.Interval.Seconds())
+				out.put(age, kept.Age.Seconds())
+				out.count(saved, kept.Written, "written")
+				out.count(saved, kept.Failed, "failed")
+			}
 			var sum contract.Status
 			states := map[contract.State]int{contract.Connecting: 0, contract.Complete: 0, contract.Incomplete: 0, contract.Silent: 0}
 			for _, one := range services() {
@@ -65,6 +79,12 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 				sum.Gaps += one.Gaps
 				sum.Restarts += one.Restarts
 				sum.Rejected += one.Rejected
+				sum.Lost += one.Lost
+				sum.Replays += one.Replays
+				sum.Unanswered += one.Unanswered
+				sum.Overrun += one.Overrun
+				sum.Live += one.Live
+				sum.Delay += one.Delay
 				b, add := &sum.Blocks, &one.Blocks
 				b.Stored += add.Stored
 				b.Removed += add.Removed
@@ -82,6 +102,12 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 			out.count(gaps, sum.Gaps)
 			out.count(restarts, sum.Restarts)
 			out.count(rejected, sum.Rejected)
+			out.count(lost, sum.Lost)
+			out.count(replays, sum.Replays, "asked")
+			out.count(replays, sum.Unanswered, "unanswered")
+			out.count(overrun, sum.Overrun)
+			out.count(live, sum.Live)
+			out.put(delay, sum.Delay.Seconds())
 			for result, n := range map[string]uint64{
 				"stored": sum.Blocks.Stored, "removed": sum.Blocks.Removed, "again": sum.Blocks.Again, "reported": sum.Blocks.Reported,
 				"unplaced": sum.Blocks.Unplaced, "unknown": sum.Blocks.Unknown, "dropped": sum.Blocks.Dropped, "ignored": sum.Blocks.Ignored,

@@ -19,6 +19,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
+	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
+	"github.com/mooncake-sidecar/sidecar/conductor/router"
 	"github.com/mooncake-sidecar/sidecar/internal/missratio"
 	"github.com/mooncake-sidecar/sidecar/lookupd"
 	"github.com/mooncake-sidecar/sidecar/lookupd/events"
@@ -74,10 +76,25 @@ func registries() map[string]*Registry {
 	answered("/query", 200, time.Millisecond)
 	answered("/query", 404, time.Millisecond)
 	answered("/made/up", 200, time.Second)
-	c.AddConductor(func() contract.Stats { return contract.Stats{Blocks: 5, Bytes: 6, Queries: 7, TokensMatched: 8} }, func() []contract.Status {
-		one := contract.Status{State: contract.Incomplete, Gaps: 2}
+	c.AddConductor(func() contract.Stats {
+		return contract.Stats{Blocks: 5, Bytes: 6, Queries: 7, TokensMatched: 8, Snapshots: contract.Snapshots{Interval: time.Minute, Age: time.Hour, Written: 3, Failed: 2}}
+	}, func() []contract.Status {
+		one := contract.Status{State: contract.Incomplete, Gaps: 2, Lost: 1, Replays: 5, Unanswered: 3, Overrun: 6, Live: 7, Delay: 250 * time.Millisecond}
 		one.Blocks.Stored = 4
 		return []contract.Status{one, one}
+	})
+	times := c.RouterTimes()
+	times.Sent(time.Millisecond)
+	times.FirstToken(time.Second)
+	times.Answered("/v1/completions", 200)
+	times.Answered("/v1/completions", 0)
+	c.AddRouter(func() router.Stats {
+		return router.Stats{Decisions: 9, InFlight: 1, Waiting: 2, Full: 3, RefusedLate: 4, RefusedBusy: 5, Nobody: 6, Unserved: 7, Retries: 8, CopiesFailed: 1, TokensJoined: 2, TokenBytes: 64, Contexts: 3}
+	}, func() []fleet.View {
+		return []fleet.View{
+			{Name: "a", Up: true, InUse: true, Ranks: []fleet.RankView{{OurRequests: 2, QueueSeconds: 0.5}, {OurRequests: 1, OtherPrompts: 1, OtherSequences: 3, QueueSeconds: 2}}, Counts: fleet.Counts{Begun: 11, Outages: 1}},
+			{Name: "b", Counts: fleet.Counts{Refused: 4, Broken: 5, FailedPolls: 6}}, {Name: "c", Up: true, Draining: true}, {Name: "d", Up: true},
+		}
 	})
 	return map[string]*Registry{"lookupd": l, "worker": w, "conductor": c}
 }
@@ -137,6 +154,18 @@ func TestScrape(t *testing.T) {
 		`mooncake_sidecar_conductor_calls_total{call="/query",status="4xx"} 1`, `mooncake_sidecar_conductor_calls_total{call="other",status="2xx"} 1`,
 		`mooncake_sidecar_conductor_call_duration_seconds_count{call="/query"} 2`, `mooncake_sidecar_conductor_streams{state="incomplete"} 2`,
 		`mooncake_sidecar_conductor_told_blocks_total{result="stored"} 8`, `mooncake_sidecar_conductor_query_tokens_total{result="matched"} 8`, `mooncake_sidecar_conductor_gaps_total 4`,
+		`mooncake_sidecar_conductor_lost_gaps_total 2`, `mooncake_sidecar_conductor_replays_total{result="asked"} 10`, `mooncake_sidecar_conductor_replays_total{result="unanswered"} 6`,
+		`mooncake_sidecar_conductor_overrun_messages_total 12`, `mooncake_sidecar_conductor_live_batches_total 14`, `mooncake_sidecar_conductor_live_batch_delay_seconds_total 0.5`,
+		`mooncake_sidecar_conductor_snapshot_age_seconds 3600`, `mooncake_sidecar_conductor_snapshot_interval_seconds 60`, `mooncake_sidecar_conductor_snapshots_total{result="failed"} 2`,
+		`mooncake_sidecar_router_added_duration_seconds_sum 0.001`, `mooncake_sidecar_router_first_token_duration_seconds_count 1`,
+		`mooncake_sidecar_router_answers_total{path="/v1/completions",status="2xx"} 1`, `mooncake_sidecar_router_answers_total{path="/v1/completions",status="none"} 1`,
+		`mooncake_sidecar_router_requests_in_flight 1`, `mooncake_sidecar_router_requests_waiting 2`, `mooncake_sidecar_router_refused_requests_total{reason="full"} 3`,
+		`mooncake_sidecar_router_refused_requests_total{reason="unknown_model"} 7`, `mooncake_sidecar_router_refused_requests_total{reason="decode_busy"} 5`,
+		`mooncake_sidecar_router_retries_total 8`, `mooncake_sidecar_router_copies_total{result="failed"} 1`, `mooncake_sidecar_router_token_questions_total{result="joined"} 2`,
+		`mooncake_sidecar_router_contexts 3`, `mooncake_sidecar_router_engine_state{engine="a",state="in_use"} 1`, `mooncake_sidecar_router_engine_state{engine="a",state="out"} 0`,
+		`mooncake_sidecar_router_engine_state{engine="b",state="out"} 1`, `mooncake_sidecar_router_engine_state{engine="c",state="draining"} 1`, `mooncake_sidecar_router_engine_state{engine="d",state="asleep"} 1`,
+		`mooncake_sidecar_router_engine_requests{engine="a"} 3`, `mooncake_sidecar_router_engine_other_requests{engine="a"} 4`, `mooncake_sidecar_router_engine_queue_seconds{engine="a"} 2`,
+		`mooncake_sidecar_router_engine_requests_total{engine="a"} 11`, `mooncake_sidecar_router_engine_failures_total{engine="b",kind="poll"} 6`, `mooncake_sidecar_router_engine_outages_total{engine="a"} 1`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
