@@ -3,7 +3,6 @@ package registry
 import (
 	"cmp"
 	"fmt"
-	"slices"
 	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
@@ -15,13 +14,13 @@ type Registry struct {
 
 	mu       sync.Mutex
 	services map[contract.ServiceKey]contract.Service
-	// at are, by each endpoint, the services that have it as one of theirs.
-	at map[string]map[contract.ServiceKey]bool
+	// crowds are those that have something in common, see near.go.
+	crowds map[relation]crowd
 }
 
 // New makes an empty registry of at most so many services.
 func New(most int) *Registry {
-	return &Registry{max: most, services: map[contract.ServiceKey]contract.Service{}, at: map[string]map[contract.ServiceKey]bool{}}
+	return &Registry{max: most, services: map[contract.ServiceKey]contract.Service{}, crowds: map[relation]crowd{}}
 }
 
 // Add puts a service in, as it is kept: with its defaults. The same one again changes
@@ -44,12 +43,7 @@ func (r *Registry) Add(service contract.Service) (contract.Service, contract.Reg
 	}
 	warnings := r.warningsLocked(&service)
 	r.services[service.Key()] = service
-	for _, endpoint := range endpointsOf(&service) {
-		if r.at[endpoint] == nil {
-			r.at[endpoint] = map[contract.ServiceKey]bool{}
-		}
-		r.at[endpoint][service.Key()] = true
-	}
+	r.enterLocked(&service)
 	return service, contract.Registered{Warnings: warnings}, nil
 }
 
@@ -62,11 +56,7 @@ func (r *Registry) Remove(key contract.ServiceKey) error {
 		return fmt.Errorf("registry: %w: %s", contract.ErrNotFound, key)
 	}
 	delete(r.services, key)
-	for _, endpoint := range endpointsOf(&service) {
-		if delete(r.at[endpoint], key); len(r.at[endpoint]) == 0 {
-			delete(r.at, endpoint)
-		}
-	}
+	r.leaveLocked(&service)
 	return nil
 }
 
@@ -101,49 +91,4 @@ func difference(a, b *contract.Service) string {
 		}
 	}
 	return "hash profile"
-}
-
-func endpointsOf(s *contract.Service) []string {
-	if s.ReplayEndpoint == "" {
-		return []string{s.Endpoint}
-	}
-	return []string{s.Endpoint, s.ReplayEndpoint}
-}
-
-// nearLocked returns the others that have an endpoint in common with a service, in the order of
-// their keys.
-func (r *Registry) nearLocked(s *contract.Service) (others []contract.Service) {
-	for _, endpoint := range endpointsOf(s) {
-		for key := range r.at[endpoint] {
-			if key != s.Key() {
-				others = append(others, r.services[key])
-			}
-		}
-	}
-	slices.SortFunc(others, func(a, b contract.Service) int { return Compare(a.Key(), b.Key()) })
-	return slices.Compact(others)
-}
-
-// warningsLocked says what can't be right about a service and the others. vLLM adds a rank's
-// number to the ports of both its sockets: with the usual pair, 5557 and 5558, the second
-// rank's events are published where the first one's replays are.
-func (r *Registry) warningsLocked(s *contract.Service) (warnings []string) {
-	others := r.nearLocked(s)
-	if s.ReplayEndpoint == s.Endpoint {
-		warnings = append(warnings, fmt.Sprintf("replay_endpoint is the publisher's own endpoint, %s", s.Endpoint))
-	}
-	for i := range others {
-		other := &others[i]
-		switch {
-		case other.Endpoint == s.Endpoint && other.Topic == s.Topic && (other.Rank != s.Rank || other.Instance != s.Instance) && other.Type != contract.TypeMooncake:
-			warnings = append(warnings, fmt.Sprintf("%s is the endpoint of %s, too: each rank publishes at a port of its own", s.Endpoint, other.Key()))
-		case s.ReplayEndpoint != "" && other.Endpoint == s.ReplayEndpoint:
-			warnings = append(warnings, fmt.Sprintf("replays are asked for at %s, where %s publishes: leave as many ports between an engine's two endpoints as it has ranks", s.ReplayEndpoint, other.Key()))
-		case other.ReplayEndpoint == s.Endpoint:
-			warnings = append(warnings, fmt.Sprintf("%s is where %s is asked for replays: leave as many ports between an engine's two endpoints as it has ranks", s.Endpoint, other.Key()))
-		case s.ReplayEndpoint != "" && other.ReplayEndpoint == s.ReplayEndpoint && other.Endpoint != s.Endpoint:
-			warnings = append(warnings, fmt.Sprintf("%s is the replay endpoint of %s, too, which publishes elsewhere", s.ReplayEndpoint, other.Key()))
-		}
-	}
-	return warnings
 }

@@ -3,6 +3,7 @@ package registry
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -146,27 +147,83 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
-// Only services that share an endpoint are compared, and those that are gone are not.
+// Who is near is known at once, however many there are, and those that are gone are not: what
+// is warned of is what comparing each with each finds.
 func TestNear(t *testing.T) {
-	r := New(100)
-	for i := range 50 {
+	r := New(1000)
+	random := rand.New(rand.NewPCG(1, 2))
+	var all []contract.Service
+	port := func(from int) string { return fmt.Sprint("tcp://h:", from+random.IntN(3)) }
+	for range 2000 {
+		if len(all) == 0 || random.IntN(3) > 0 {
+			s := valid()
+			s.Instance, s.Tenant, s.Rank, s.Topic = string(rune('a'+random.IntN(3))), string(rune('s'+random.IntN(2))), random.IntN(3), string(rune('x'+random.IntN(2)))
+			s.Endpoint, s.ReplayEndpoint = port(5557), port(5558)
+			if s.Type = contract.TypeVLLM; random.IntN(4) == 0 {
+				s.Type = contract.TypeMooncake
+			}
+			if random.IntN(4) == 0 {
+				s.ReplayEndpoint = ""
+			}
+			if _, _, err := r.Add(s); err == nil && !slices.Contains(all, s) {
+				all = append(all, s)
+			}
+		} else {
+			i := random.IntN(len(all))
+			if err := r.Remove(all[i].Key()); err != nil {
+				t.Fatal(err)
+			}
+			all = slices.Delete(all, i, i+1)
+		}
+		for i := range all {
+			s, want := &all[i], map[string]bool{}
+			for j := range all {
+				other := &all[j]
+				if i == j {
+					continue
+				}
+				want["is the endpoint of"] = want["is the endpoint of"] || other.Type != contract.TypeMooncake && other.Endpoint == s.Endpoint && other.Topic == s.Topic && (other.Instance != s.Instance || other.Rank != s.Rank)
+				want["is the replay endpoint of"] = want["is the replay endpoint of"] || other.ReplayEndpoint == s.Endpoint ||
+					s.ReplayEndpoint != "" && s.ReplayEndpoint != s.Endpoint && other.ReplayEndpoint == s.ReplayEndpoint && other.Endpoint != s.Endpoint
+				want["are asked for at"] = want["are asked for at"] || s.ReplayEndpoint != "" && s.ReplayEndpoint != s.Endpoint && other.Endpoint == s.ReplayEndpoint
+			}
+			want["publisher's own"] = s.ReplayEndpoint == s.Endpoint
+			text := strings.Join(r.Warnings(s.Key()), "; ")
+			for part, is := range want {
+				if strings.Contains(text, part) != is || strings.Contains(text, s.Key().String()) {
+					t.Fatalf("%+v of %+v: %q, want %v", s, all, text, want)
+				}
+			}
+		}
+	}
+	for i := range all {
+		if err := r.Remove(all[i].Key()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(r.crowds) != 0 {
+		t.Errorf("%v", r.crowds)
+	}
+}
+
+// Many services at one endpoint are told of in a few words.
+func TestManyAtOneEndpoint(t *testing.T) {
+	r := New(1000)
+	for i := range 1000 {
 		s := valid()
-		s.Rank, s.Endpoint, s.ReplayEndpoint = i, fmt.Sprint("tcp://h:", 1000+i/2), ""
+		s.Rank = i
 		if _, _, err := r.Add(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first := r.services[contract.ServiceKey{Instance: "a", Tenant: "default"}]
-	if near := r.nearLocked(&first); len(near) != 1 || near[0].Rank != 1 || len(r.Warnings(first.Key())) != 1 {
-		t.Errorf("%+v", near)
-	}
-	for i := 1; i < 50; i++ {
-		if err := r.Remove(contract.ServiceKey{Instance: "a", Tenant: "default", Rank: i}); err != nil {
-			t.Fatal(err)
+	for i := range 1000 {
+		warnings := r.Warnings(contract.ServiceKey{Instance: "a", Tenant: "default", Rank: i})
+		if len(warnings) != 1 || !strings.Contains(warnings[0], "(and of 998 more)") {
+			t.Fatalf("%q", warnings)
 		}
 	}
-	if len(r.Warnings(first.Key())) != 0 || len(r.at) != 1 {
-		t.Errorf("%v", r.at)
+	if allocs := testing.AllocsPerRun(10, func() { r.Warnings(contract.ServiceKey{Instance: "a", Tenant: "default", Rank: 500}) }); allocs > 50 {
+		t.Errorf("%v allocations for one of 1,000", allocs)
 	}
 }
 
