@@ -7,7 +7,7 @@ passed to the role's object.
 import logging
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -29,13 +29,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransfe
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes  # noqa: E402
 from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: E402
 
-from mooncake_sidecar import daemons, events, gpuevents, gpumem, gpunames, paths  # noqa: E402
+from mooncake_sidecar import daemons, events, gpuevents, gpumem, gpunames, gpusleep, paths  # noqa: E402
 from mooncake_sidecar.hostmem import MemfdAllocation  # noqa: E402
 from mooncake_sidecar.layout import UnsupportedLayout  # noqa: E402
 from mooncake_sidecar.lookup import LookupClient  # noqa: E402
-from mooncake_sidecar.maintainer import Maintainer  # noqa: E402
 from mooncake_sidecar.metadata import SidecarMetadata, SidecarWorkerMetadata  # noqa: E402
 from mooncake_sidecar.observing import Jobs, Lookups  # noqa: E402
+from mooncake_sidecar.presence import Presence  # noqa: E402
 from mooncake_sidecar.prom import SidecarPromMetrics  # noqa: E402
 from mooncake_sidecar.registrar import Registrar  # noqa: E402
 from mooncake_sidecar.registration import START_BUDGET_S, Memory, Registrant, describe  # noqa: E402
@@ -87,13 +87,13 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         self._scheduler: SchedulerRole | None = None
         self._worker: WorkerRole | None = None
         self._registrar: Registrar | None = None
-        self._maintainer: Maintainer | None = None
+        self._presence: Presence | None = None
+        self._watch: gpusleep.Watch | None = None
         self._lookup: LookupClient | None = None
         self._events: events.Ledger | None = None
         self._follower: events.Follower | None = None
         self._counted = (0, 0, 0)
         self._allocation: MemfdAllocation | None = None
-        self._memory: Memory | None = None
         self._closed = False
         if role == KVConnectorRole.SCHEDULER:
             config.warn_ignored(self._settings)
@@ -219,7 +219,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         if self._role != KVConnectorRole.WORKER:
             return None
         device_type = self._vllm_config.device_config.device_type
-        if device_type == "cuda" and not self._vllm_config.model_config.enable_sleep_mode:
+        if device_type == "cuda" and not gpusleep.may_go(self._vllm_config.model_config):
             from vllm.device_allocator import alloc_conf
 
             return gpumem.plain_allocation(alloc_conf)
@@ -246,41 +246,64 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         )
         world = parallel_state.get_world_group()
         try:
-            memory, gpu_events, device = self._share(kv_caches, shared, world.local_rank)
+            describe_memory, gpu_events, device = self._share(kv_caches, shared, world.local_rank)
+            memory = describe_memory()
         except UnsupportedLayout as error:
             logger.warning("running without the KV store: %s", error)
             self._worker = self._make_worker(lambda: None, world.rank, None)
             return
-        self._memory = memory
-        registrant = Registrant(
-            self._settings,
-            self._geometry,
-            ranks,
-            memory,
-            num_blocks=self._kv_cache_config.num_blocks,
-            engine_id=self._engine_id,
-            epoch=self._epoch,
-            device=device,
+        self._presence = Presence(
+            describe_memory,
+            lambda memory, epoch: Registrant(
+                self._settings,
+                self._geometry,
+                ranks,
+                memory,
+                num_blocks=self._kv_cache_config.num_blocks,
+                engine_id=self._engine_id,
+                epoch=epoch,
+                device=device,
+            ).connect,
+            waits_s=_WORKER_WAITS_S,
+            patience_s=self._settings.fence_kill_after_s,
         )
-        self._maintainer = Maintainer(registrant.connect, "mooncake-worker")
-        self._worker = self._make_worker(self._maintainer.take, world.rank, gpu_events)
-        self._maintainer.start()
-        self._maintainer.first_attempt.wait(_WORKER_WAITS_S)
+        self._worker = self._make_worker(self._presence.take, world.rank, gpu_events)
+        self._presence.role = self._worker
+        if device.startswith("cuda") and gpusleep.may_go(self._vllm_config.model_config):
+            try:
+                self._watch = self._watch_sleep(memory)
+            except UnsupportedLayout as error:
+                logger.warning("running without the KV store: %s", error)
+                memory.close()
+                return
+        self._presence.start(memory, self._epoch)
 
-    def _share(self, kv_caches: dict[str, Any], shared: list[Any], local_rank: int) -> tuple[Memory, Any, str]:
-        """The KV memory, the events that tell when a GPU is through, and the daemon's device name.
+    def _watch_sleep(self, memory: Memory) -> gpusleep.Watch:
+        """Notice when vLLM takes the KV cache away.
+
+        Raises:
+            UnsupportedLayout: that can't be noticed.
+        """
+        try:
+            from vllm.device_allocator import get_mem_allocator_instance
+
+            allocator = get_mem_allocator_instance()
+        except Exception as error:
+            raise gpusleep.refuse(f"this vLLM's allocator is not where it is expected ({error!r})") from error
+        backend = getattr(self._vllm_config.model_config, "sleep_mode_backend", "cumem")
+        return gpusleep.Watch(allocator, backend, memory, self._presence)
+
+    def _share(
+        self, kv_caches: dict[str, Any], shared: list[Any], local_rank: int
+    ) -> tuple[Callable[[], Memory], Any, str]:
+        """What describes the KV memory, the events that tell when a GPU is through, and the daemon's device name.
 
         Raises:
             UnsupportedLayout: the memory can't be shared.
         """
         config, groups, cut = self._kv_cache_config, len(self._geometry.spec.groups), self._geometry.cut
         if self._vllm_config.device_config.device_type != "cuda":
-            return describe(kv_caches, config, shared, groups, cut), None, f"host-{local_rank}"
-        if self._vllm_config.model_config.enable_sleep_mode:
-            # The daemon would go on with memory that the engine has given up.
-            raise UnsupportedLayout(
-                "sleep mode takes a GPU's KV cache away from under the daemon; leave --enable-sleep-mode out"
-            )
+            return lambda: describe(kv_caches, config, shared, groups, cut), None, f"host-{local_rank}"
         import torch
 
         try:
@@ -290,10 +313,14 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         index = torch.cuda.current_device()
         uuid = gpumem.device_uuid(torch, index)
         name = gpunames.device_name(index, os.environ.get("CUDA_VISIBLE_DEVICES"), uuid)
-        memory = describe(kv_caches, config, shared, groups, cut, driver)
         made = gpuevents.make(torch)
         handles = made.handles if isinstance(made, gpuevents.EventRing) else []
-        return replace(memory, device_uuid=uuid, events=handles), made, name
+
+        def describe_now() -> Memory:
+            memory = describe(kv_caches, config, shared, groups, cut, driver)
+            return replace(memory, device_uuid=uuid, events=handles)
+
+        return describe_now, made, name
 
     def _make_worker(self, take_link: Any, rank: int, gpu_events: Any) -> WorkerRole:
         return WorkerRole(
@@ -378,14 +405,14 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         if getattr(self, "_closed", True):
             return
         self._closed = True
-        if self._maintainer is not None:
-            self._maintainer.stop()
+        if self._watch is not None:
+            self._watch.close()
+        if self._presence is not None:
+            self._presence.close()
         if self._worker is not None:
             self._worker.close()
         if self._allocation is not None:
             self._allocation.close()
-        if self._memory is not None:
-            self._memory.close()
         if self._registrar is not None:
             self._registrar.stop()
         if self._follower is not None:

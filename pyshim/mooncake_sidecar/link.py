@@ -109,6 +109,8 @@ class Link:
         self._pings = 0
         self._complained = False
         self._stuck = False
+        self._leaving_at = 0.0
+        """Since when the daemon is to end the session; 0: it is not."""
 
     @property
     def connected(self) -> bool:
@@ -118,7 +120,12 @@ class Link:
     @property
     def healthy(self) -> bool:
         """The daemon answers: jobs may be given to it."""
-        return self._sock is not None and not self._unfenced and self._outgoing.bytes < MAX_OUTGOING_BYTES
+        return (
+            self._sock is not None
+            and not self._unfenced
+            and not self._leaving_at
+            and self._outgoing.bytes < MAX_OUTGOING_BYTES
+        )
 
     @property
     def idle(self) -> bool:
@@ -166,6 +173,7 @@ class Link:
             self._receive(now)
         if self._jobs:
             self._expire(now)
+        if self._jobs or self._leaving_at:
             self._fence(now)
         if not self.store_ready:
             self._ping(now)
@@ -174,6 +182,41 @@ class Link:
             return []
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
+
+    def leave(self, now: float) -> None:
+        """Give the jobs up and ask the daemon to unmap the engine's memory.
+
+        It closes its end of the socket when it has: until then the link is
+        ``connected``. An own daemon that does not is killed, as for a cancel.
+        """
+        if self._sock is None or self._leaving_at:
+            return
+        self._give_up([entry for entry in self._jobs.values() if not entry.cancelled_at], now)
+        self.flush(now)
+        if self._sock is None:
+            return
+        self._leaving_at = now
+        self._outgoing.clear()
+        try:
+            self._sock.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            self._end(f"leave: {error.strerror or error}", now)
+
+    def disown(self, now: float) -> list[Outcome]:
+        """End what is left of the session and fail its jobs, whatever the daemon does.
+
+        REQUIRES: the memory that it has mapped is not the engine's any more.
+        """
+        self._disconnect()
+        for entry in list(self._jobs.values()):
+            self._settle(entry, msg.STATUS_FAILED, b"", now)
+        outcomes, self._outcomes = self._outcomes, []
+        return outcomes
+
+    @property
+    def leaving_descriptor(self) -> int:
+        """What becomes readable when the daemon ends the session. REQUIRES: connected."""
+        return self._sock.fileno()
 
     def descriptor(self) -> int:
         """What becomes readable when a job may have ended, -1 without jobs or where nothing tells."""
@@ -198,7 +241,8 @@ class Link:
         self._board.close()
 
     def _enqueue(self, frame: bytes) -> None:
-        self._outgoing.push(frame)
+        if not self._leaving_at:  # nobody would read it
+            self._outgoing.push(frame)
 
     def _receive(self, now: float) -> None:
         """Take in everything the socket holds; an end of the session is noticed here."""
@@ -265,7 +309,6 @@ class Link:
                 if entry.job in self._jobs and not entry.cancelled_at:
                     late.append(entry)
         if late:
-            self._cancel(late, now)
             if self._sock is not None:
                 logger.warning(
                     "mooncake-worker did not finish %d job(s) in time (%s %d, request %s, is the oldest): cancelled",
@@ -274,7 +317,13 @@ class Link:
                     late[0].job,
                     late[0].request,
                 )
-                self._enqueue(pack(msg.encode(msg.Cancel([entry.job for entry in late]))))
+            self._give_up(late, now)
+
+    def _give_up(self, entries: list[Job], now: float) -> None:
+        """Cancel jobs, and tell the daemon that is there."""
+        self._cancel(entries, now)
+        if entries and self._sock is not None:
+            self._enqueue(pack(msg.encode(msg.Cancel([entry.job for entry in entries]))))
 
     def _cancel(self, entries: list[Job], now: float) -> None:
         for entry in entries:
@@ -284,7 +333,8 @@ class Link:
 
     def _end(self, reason: str, now: float) -> None:
         """The session is over. That is not the end of the process: what it may still write is fenced."""
-        logger.warning("session with mooncake-worker (pid %d) is over: %s", self._session.pid, reason)
+        log = logger.info if self._leaving_at else logger.warning
+        log("session with mooncake-worker (pid %d) is over: %s", self._session.pid, reason)
         self._ended_at = now
         self._disconnect()
         self._cancel([entry for entry in self._jobs.values() if not entry.cancelled_at], now)
@@ -302,7 +352,8 @@ class Link:
 
     def _fence(self, now: float) -> None:
         """Settle unfenced jobs if the daemon is dead; kill an own daemon that does not answer."""
-        if not self._unfenced:
+        leaving = self._leaving_at if self._sock is not None else 0.0
+        if not self._unfenced and not leaving:
             return
         pidfd = self._session.pidfd
         if pidfd < 0:
@@ -316,14 +367,15 @@ class Link:
             for entry in list(self._jobs.values()):
                 self._settle(entry, msg.STATUS_FAILED, b"", now)
             return
-        oldest = next(iter(self._unfenced.values())).cancelled_at
+        oldest = next(iter(self._unfenced.values())).cancelled_at if self._unfenced else leaving
         if self._ours and not self._killed and now - oldest >= self._limits.kill_after_s:
             # Root's daemon, autostarted by an engine of root's in this directory, can't be killed by other users.
             self._ours = self._killed = kill_process(pidfd)
             if self._killed:
                 logger.error(
-                    "mooncake-worker (pid %d) left a cancel unanswered for %.1f s: killing it; a new one will be started",
+                    "mooncake-worker (pid %d) left %s unanswered for %.1f s: killing it; a new one will be started",
                     self._session.pid,
+                    "a cancel" if self._unfenced else "the end of its session",
                     now - oldest,
                 )
         elif not self._ours and not self._stuck and now - oldest >= _STUCK_AFTER_S:

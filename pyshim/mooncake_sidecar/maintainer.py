@@ -50,14 +50,18 @@ class Maintainer:
             link, self._fresh = self._fresh, None
             return link
 
-    def stop(self) -> None:
-        """End the thread and wait for it; a link that nobody took is closed."""
+    def stop(self, untaken: Callable[[Link], None] = lambda link: link.close()) -> None:
+        """End the thread and wait for it.
+
+        Args:
+            untaken: gets the link that nobody took, if there is one.
+        """
         self._stop.set()
         os.write(self._wake_write, b"x")
         if self._thread.is_alive():
             self._thread.join()
         if (link := self.take()) is not None:
-            link.close()
+            untaken(link)
         os.close(self._wake_read)
         os.close(self._wake_write)
 

@@ -35,6 +35,8 @@ class Memory:
     """The GPU's; empty for CPU memory."""
     events: list[bytes] = field(default_factory=list)
     """Handles of the events that jobs wait for."""
+    places: list[tuple[int, int]] = field(default_factory=list)
+    """Of each region its address in this process, and its bytes."""
     owned: list[int] = field(default_factory=list)
     """Those of ``descriptors`` that are closed with this."""
 
@@ -71,6 +73,7 @@ def describe(
     regions: list[msg.KVRegion] = []
     descriptors: list[int] = []
     numbers: dict[int, int] = {}
+    places: list[tuple[int, int]] = []
     segments: list[msg.KVSegment] = []
     owned: list[int] = []
     runs = runs_from_tensors(kv_caches, kv_cache_config, cut)
@@ -82,6 +85,7 @@ def describe(
             address = storage.data_ptr()
             if address not in numbers:
                 numbers[address] = len(regions)
+                places.append((address, storage.nbytes()))
                 if on_gpu:
                     exported = gpumem.export(driver, address, storage.nbytes(), len(descriptors))
                     regions.append(exported.region)
@@ -109,7 +113,7 @@ def describe(
             f"the KV cache is in {len(every)} pieces of {groups} groups, at most {sharing.MAX_SEGMENTS} can be registered"
             + ("; leave store_tp_size out" if cut else "")
         )
-    return Memory(regions, descriptors, every, owned=owned)
+    return Memory(regions, descriptors, every, places=places, owned=owned)
 
 
 class Registrant:

@@ -24,6 +24,8 @@ logger = logging.getLogger("vllm.mooncake_sidecar.worker")
 # About what an empty step takes, with the millisecond that vLLM's core sleeps after it
 # (``EngineCoreProc._process_engine_step``, 0.32.0): so long a new request would wait anyway.
 IDLE_WAIT_S = 0.002
+# The end of a process does not wake who waits for its socket alone.
+_LEAVE_LOOK_S = 0.05
 
 
 @dataclass
@@ -170,6 +172,50 @@ class WorkerRole:
         self._report = Report()
         return report
 
+    def adopt(self, link: Link) -> None:
+        """Take a session; the one before is drained."""
+        if self._link is not None:
+            self._old.append(self._link)
+        self._link, self._renewed = link, True
+
+    def leave(self, seconds: float) -> bool:
+        """End the sessions before the KV memory goes; whether no daemon has it mapped any more.
+
+        No job outlives this in the engine's books: what was not sent is refused, what was
+        is given up. Only of a daemon that does not answer there may be some, until
+        ``disown`` or the daemon's end.
+        """
+        links = [link for link in [self._link, *self._old] if link is not None]
+        self._link, self._old = None, links
+        # What is still to be sent is refused: its bytes will not be there.
+        while self._held:
+            self._held.popleft()[1]()
+        if self._owed is not None:
+            owed, self._owed = self._owed, None
+            self._send_stores(owed)
+        until = self._clock() + seconds
+        for link in links:
+            link.leave(self._clock())
+        while True:
+            for link in links:
+                self._collect(link.pump(self._clock()), lost=True)
+            there = [link.leaving_descriptor for link in links if link.connected]
+            left = until - self._clock()
+            if not there or left <= 0:
+                return not there
+            self._wait(there, min(left, _LEAVE_LOOK_S))
+
+    def disown(self) -> None:
+        """End what is left of the sessions and fail their jobs.
+
+        REQUIRES: the memory that their daemons have mapped is not the engine's any more.
+        """
+        links = [link for link in [self._link, *self._old] if link is not None]
+        self._link, self._old = None, []
+        for link in links:
+            self._collect(link.disown(self._clock()), lost=True)
+            link.close()
+
     def close(self) -> None:
         """End the sessions; the engine is going down and no job matters any more."""
         for link in [self._link, *self._old]:
@@ -199,9 +245,7 @@ class WorkerRole:
     def _adopt(self) -> None:
         """Take a session that the maintainer has made; the one before is drained."""
         if (fresh := self._take_link()) is not None:
-            if self._link is not None:
-                self._old.append(self._link)
-            self._link, self._renewed = fresh, True
+            self.adopt(fresh)
 
     def _pump(self) -> None:
         now = self._clock()
@@ -216,11 +260,16 @@ class WorkerRole:
                 link.close()
                 self._old.remove(link)
 
-    def _collect(self, outcomes: list[Outcome]) -> None:
+    def _collect(self, outcomes: list[Outcome], lost: bool = False) -> None:
+        """Args:
+        lost: what was loaded is about to go, or has gone.
+        """
         for outcome in outcomes:
             self._note(outcome)
             if outcome.kind == msg.KIND_STORE:
                 self._store_ended(outcome.job, _unsaved(outcome))
+            elif lost:
+                self._load_ended(outcome.job, msg.STATUS_CANCELLED, b"")
             else:
                 self._load_ended(outcome.job, outcome.status, outcome.failed)
 

@@ -1,0 +1,587 @@
+"""vLLM takes a GPU's KV cache away and gives it back: its real allocator, real daemons, the double of the driver."""
+
+import ctypes
+import hashlib
+import mmap
+import os
+import signal
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import make_geometry
+from mooncake_sidecar import config, gpusleep, paths
+from mooncake_sidecar import messages as msg
+from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
+from mooncake_sidecar.jobs import JobCommand, StepCommands, block_bytes, load_frame
+from mooncake_sidecar.layout import UnsupportedLayout
+from mooncake_sidecar.namespace import Ranks
+from mooncake_sidecar.presence import Presence
+from mooncake_sidecar.registration import Memory, Registrant, describe
+from mooncake_sidecar.session import Session
+from mooncake_sidecar.worker import WorkerRole
+from test_gpu import Location, Properties, Tensor, gpu, kv_config, library  # noqa: F401 - fixtures
+
+ROOT = Path(__file__).parents[2]
+TAG = 1 << 60
+PATIENCE_S = 20
+# Words of the double's control page (control.go).
+GATE, AT_GATE, VIOLATIONS, CONTEXTS, CHUNKS, MODULES = 0, 1, 10, 11, 16, 21
+VIOLATION_AT = 2560
+BLOCKS, PAGE, TOKENS = 16, 4096, 16
+IDS = list(range(1, BLOCKS))
+
+
+@pytest.fixture
+def allocator(gpu, monkeypatch):  # noqa: F811
+    """vLLM's allocator over the double."""
+    cumem = pytest.importorskip("vllm.device_allocator.cumem")
+    handles: dict[int, int] = {}
+
+    def create(device, size, address, _):
+        chunk = ctypes.c_uint64()
+        properties = Properties(1, 1, Location(1, device))
+        gpu.call(
+            "cuMemCreate", ctypes.byref(chunk), ctypes.c_size_t(size), ctypes.byref(properties), ctypes.c_ulonglong(0)
+        )
+        where, length = ctypes.c_uint64(address), ctypes.c_size_t(size)
+        gpu.call("cuMemMap", where, length, ctypes.c_size_t(0), chunk, ctypes.c_ulonglong(0))
+        gpu.call("cuMemSetAccess", where, length, (ctypes.c_int * 3)(1, device, 3), ctypes.c_size_t(1))
+        handles[address] = chunk.value
+
+    def unmap(device, size, address, _):
+        gpu.call("cuMemUnmap", ctypes.c_uint64(address), ctypes.c_size_t(size))
+        gpu.call("cuMemRelease", ctypes.c_uint64(handles.pop(address)))
+
+    monkeypatch.setattr(cumem, "python_create_and_map", create)
+    monkeypatch.setattr(cumem, "python_unmap_and_release", unmap)
+    monkeypatch.setattr(cumem.torch.accelerator, "synchronize", lambda device=None: None)
+    made = cumem.CuMemAllocator()
+
+    def allocate(size, tag):
+        """What ``my_malloc`` does."""
+        address = ctypes.c_uint64()
+        zero = ctypes.c_uint64(0)
+        gpu.call("cuMemAddressReserve", ctypes.byref(address), ctypes.c_size_t(size), zero, zero, zero)
+        made.current_tag = tag
+        made.python_malloc_callback((0, size, address.value, 0))
+        create(0, size, address.value, 0)
+        return address.value
+
+    made.allocate = allocate
+    yield made
+    for address, data in made.pointer_to_data.items():
+        if not data.is_asleep:
+            unmap(0, data.handle[1], address, 0)
+
+
+class Control:
+    """The control page of the daemons' double."""
+
+    def __init__(self, directory):
+        self.path = os.path.join(directory, "double")
+        with open(self.path, "w+b") as file:
+            file.truncate(mmap.PAGESIZE)
+            self._page = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+
+    def get(self, word):
+        return struct.unpack_from("=Q", self._page, 8 * word)[0]
+
+    def set(self, word, value):
+        struct.pack_into("=Q", self._page, 8 * word, value)
+
+    def forget(self):
+        """What a process that was killed had is not there any more."""
+        for word in (GATE, AT_GATE, *range(CONTEXTS, MODULES + 1)):
+            self.set(word, 0)
+
+    def complaints(self):
+        text = bytes(self._page[VIOLATION_AT:]).split(b"\0")[0]
+        return self.get(VIOLATIONS), text.decode()
+
+
+def until(so, what):
+    deadline = time.monotonic() + PATIENCE_S
+    while not so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+
+
+class Daemons:
+    """mooncake-lookupd and a GPU's worker."""
+
+    def __init__(self, directory, library, control, autostarted=False):  # noqa: F811
+        self.directory = directory
+        self._flags = ["--autostarted"] if autostarted else []
+        self._env = {
+            **os.environ,
+            "LD_LIBRARY_PATH": os.path.dirname(library),
+            "CUDA_DOUBLE_CONTROL": control.path,
+        }
+        self._all = []
+        self._start("mooncake-lookupd", "--store-bytes", "64MiB")
+        self.start_worker()
+
+    def start_worker(self):
+        self.worker = self._start("mooncake-worker", "--device", "cuda-0", *self._flags)
+
+    def _start(self, program, *flags):
+        path = ROOT / "bin" / program
+        if not path.exists():
+            pytest.skip(f"{path} is not built")
+        with open(os.path.join(self.directory, program + ".log"), "ab") as log:
+            command = [path, "--runtime-dir", self.directory, *flags]
+            self._all.append(subprocess.Popen(command, env=self._env, stdout=log, stderr=log))
+        return self._all[-1]
+
+    def close(self):
+        for process in self._all:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for process in self._all:
+            process.wait(PATIENCE_S)
+
+
+class Rank:
+    """A rank's worker side whose KV cache is the allocator's."""
+
+    def __init__(self, gpu, allocator, directory, patience_s=5.0):  # noqa: F811
+        self.address = allocator.allocate(BLOCKS * PAGE, "kv_cache")
+        self.weights = allocator.allocate(PAGE, "weights")
+        self.generation = 0
+        self.seen = {}
+        self.epochs = []
+        self._jobs = 0
+        settings = config.parse({"runtime_dir": directory, "autostart": False, "fence_kill_after_s": patience_s})
+        tensors = {"a": Tensor(self.address, BLOCKS, PAGE)}
+
+        def describe_now():
+            memory = describe(tensors, kv_config(BLOCKS, PAGE), [], 1, driver=gpu.driver)
+            vars(memory)["device_uuid"] = bytes([0xD0] * 15 + [0])
+            return memory
+
+        def connect(memory, epoch):
+            self.epochs.append(epoch)
+            registrant = Registrant(
+                settings,
+                make_geometry(TOKENS, page=PAGE),
+                Ranks(1, 1, 1, 1),
+                memory,
+                num_blocks=BLOCKS,
+                engine_id="engine",
+                epoch=epoch,
+                device="cuda-0",
+            )
+            return registrant.connect
+
+        self.presence = Presence(describe_now, connect, waits_s=5.0, patience_s=patience_s)
+        self.role = self.presence.role = WorkerRole(self.presence.take, rank=0, by_block=True)
+        memory = describe_now()
+        self.watch = gpusleep.Watch(allocator, "cumem", memory, self.presence)
+        self.presence.start(memory, 1)
+
+    def await_ready(self):
+        def ready():
+            self.role.poll()
+            return self.role.ready
+
+        until(ready, "the worker has the registration")
+
+    def write(self, block, content):
+        ctypes.memmove((self.address & ~TAG) + block * PAGE, content, PAGE)
+
+    def read(self, block):
+        return ctypes.string_at((self.address & ~TAG) + block * PAGE, PAGE)
+
+    def fill(self, seed):
+        content = {block: hashlib.shake_128(f"{seed}/{block}".encode()).digest(PAGE) for block in IDS}
+        for block, data in content.items():
+            self.write(block, data)
+        return content
+
+    @staticmethod
+    def request(name):
+        hashes = [hashlib.sha256(f"{name}/{i}".encode()).digest() for i in IDS]
+        return SimpleNamespace(request_id=name, cache_salt=None, block_hashes=hashes)
+
+    def begin_store(self, name):
+        self._jobs += 1
+        tokens = len(IDS) * TOKENS
+        batch = StoreBatch(self._jobs, 1)
+        sizes = (tokens, tokens, tokens, tokens)
+        batch.add(name, sizes, NO_LIMIT, ("", 0, 0), 0, self.request(name).block_hashes, [(0, IDS)], [])
+        return batch.command(1, self.generation)
+
+    def store(self, name):
+        """Store all blocks; whether that was done whole."""
+        command = self.begin_store(name)
+        self.role.start_stores(StepCommands(stores=[command]))
+        found = []
+
+        def ended():
+            self.role.poll()
+            report = self.role.take_report()
+            if report is not None and command.job in report.stores:
+                found.append(command.job not in report.incomplete)
+            return bool(found)
+
+        until(ended, "the store has ended")
+        return found[0]
+
+    def load_command(self, name):
+        self._jobs += 1
+        table = block_bytes(IDS)
+        frame = load_frame(self._jobs, 1, self.request(name), len(IDS) * TOKENS, 0, [table], [], TOKENS)
+        return JobCommand(self._jobs, f"{name}-{self._jobs}", frame, table)
+
+    def begin_load(self, name):
+        command = self.load_command(name)
+        self.role.start_loads(StepCommands(loads=[command]))
+        return command
+
+    def end_load(self, command):
+        """The blocks that a load has not filled."""
+        received = []
+
+        def ended():
+            received.extend(self.role.poll().received)
+            return bool(received)
+
+        until(ended, "the load has ended")
+        assert received == [command.request]
+        return self.role.take_bad_blocks()
+
+    def load(self, name):
+        return self.end_load(self.begin_load(name))
+
+    def close(self):
+        self.watch.close()
+        self.presence.close()
+        self.role.close()
+
+
+@pytest.fixture
+def rig(gpu, library, allocator, runtime_dir, monkeypatch):  # noqa: F811
+    """Makes a rank and its daemons."""
+    control = Control(runtime_dir)
+    made = []
+    call = Session.call
+
+    def noted(session, message, fds, timeout):
+        answer = call(session, message, fds, timeout)
+        if isinstance(answer, msg.Registered):
+            made[1].generation = answer.generation or 0
+        return answer
+
+    monkeypatch.setattr(Session, "call", noted)
+
+    def make(autostarted=False, patience_s=5.0):
+        made.append(Daemons(runtime_dir, library, control, autostarted))
+        rank = Rank.__new__(Rank)
+        made.append(rank)
+        rank.__init__(gpu, allocator, runtime_dir, patience_s)
+        rank.await_ready()
+        return rank, made[0], control
+
+    yield make
+    control.set(GATE, 0)
+    if made:
+        if len(made) > 1:
+            made[1].close()
+        made[0].close()
+        assert control.complaints() == (0, "")
+
+
+def chunks_here(allocator):  # noqa: F811
+    return sum(not data.is_asleep for data in allocator.pointer_to_data.values())
+
+
+def test_the_cache_is_as_it_was_after_each_sleep(rig, allocator):
+    """Two cycles: nothing of the GPU's is held meanwhile, and each wake-up registers anew."""
+    rank, _, control = rig()
+    assert control.get(CHUNKS) == 1 and rank.epochs == [1]
+    content = rank.fill("a")
+    assert rank.store("a")
+    for cycle in range(2):
+        before = len(os.listdir("/proc/self/fd"))
+        allocator.sleep(offload_tags=())
+        assert chunks_here(allocator) == 0 and control.get(CHUNKS) == 0, "the memory is free when sleep returns"
+        assert len(os.listdir("/proc/self/fd")) < before, "a descriptor would keep it"
+        assert not rank.role.ready
+        assert rank.load("a") == set(IDS), "an engine that sleeps has no store"
+        until(lambda: control.get(CONTEXTS) == 0, "the GPU's context is given back")
+        allocator.wake_up(["weights"])
+        assert control.get(CHUNKS) == 0 and not rank.role.ready, "the KV cache is not there yet"
+        allocator.wake_up(["kv_cache"])
+        rank.await_ready()
+        assert control.get(CHUNKS) == 1
+        assert rank.epochs[-1] > rank.epochs[-2] and len(rank.epochs) == cycle + 2
+        assert rank.read(1) == bytes(PAGE), "what was there has gone"
+        assert rank.load("a") == set()
+        assert {block: rank.read(block) for block in IDS} == content
+        again = rank.fill(f"b{cycle}")
+        assert rank.store(f"b{cycle}")
+        rank.fill("other")
+        assert rank.load(f"b{cycle}") == set() and rank.read(3) == again[3]
+    # The KV cache alone, as between two updates of the weights.
+    allocator.discard(("kv_cache",))
+    assert control.get(CHUNKS) == 0 and chunks_here(allocator) == 1
+    allocator.wake_up(None)
+    rank.await_ready()
+    assert rank.load("a") == set() and rank.read(5) == content[5]
+
+
+def test_a_copy_under_way_is_ended_before_the_memory_goes(rig, allocator):
+    rank, _, control = rig()
+    rank.fill("a")
+    assert rank.store("a")
+    control.set(GATE, 1)
+    load = rank.begin_load("a")
+    until(lambda: control.get(AT_GATE) > 0, "the GPU copies")
+    later = rank.load_command("a")
+    rank.role.start_loads(StepCommands(loads=[later]))
+    owed = StepCommands(stores=[rank.begin_store("never")])
+    rank.role.start_loads(owed)  # a step without the hook behind it
+    seen = []
+
+    def open_the_gate():
+        time.sleep(0.3)  # the cancel is there before
+        seen.append(chunks_here(allocator))
+        control.set(GATE, 0)
+
+    helper = threading.Thread(target=open_the_gate)
+    helper.start()
+    allocator.sleep(offload_tags=())
+    helper.join()
+    assert seen == [2], "sleep waits for what the GPU copies"
+    assert control.get(CHUNKS) == 0
+    assert rank.role.poll().received == {load.request, later.request}
+    assert rank.role.take_bad_blocks() == set(IDS)
+    report = rank.role.take_report()
+    assert report.stores == {owed.stores[0].job: 1} and owed.stores[0].job in report.incomplete
+    allocator.wake_up()
+    rank.await_ready()
+    assert rank.load("never") == set(IDS), "what was computed before is not stored as what lies there now"
+    assert rank.load("a") == set()
+
+
+@pytest.mark.parametrize("autostarted", [False, True])
+def test_a_daemon_that_does_not_answer_holds_nobody_up(rig, allocator, autostarted):
+    """One that may be killed is; the other keeps its mapping, of memory that is nobody's."""
+    rank, daemons, control = rig(autostarted, patience_s=0.5)
+    content = rank.fill("a")
+    assert rank.store("a")
+    control.set(GATE, 1)
+    load = rank.begin_load("a")
+    until(lambda: control.get(AT_GATE) > 0, "the GPU copies")
+    os.kill(daemons.worker.pid, signal.SIGSTOP)
+    allocator.sleep(offload_tags=())
+    assert chunks_here(allocator) == 0
+    assert rank.role.poll().received == {load.request}
+    assert rank.role.take_bad_blocks() == set(IDS)
+    if autostarted:
+        assert daemons.worker.wait(PATIENCE_S) == -signal.SIGKILL
+        control.forget()
+        daemons.start_worker()
+    allocator.wake_up()
+    if not autostarted:
+        other = rank.fill("other")
+        os.kill(daemons.worker.pid, signal.SIGCONT)
+        control.set(GATE, 0)
+        until(lambda: control.get(AT_GATE) == 0, "the copy of before has ended")
+        until(lambda: rank.role.poll() is not None and rank.role.ready, "the worker has the registration")
+        assert {block: rank.read(block) for block in IDS} == other, "it wrote to memory of before"
+    rank.await_ready()
+    assert rank.load("a") == set()
+    assert {block: rank.read(block) for block in IDS} == content
+    assert control.get(CHUNKS) == 1
+
+
+def test_the_daemon_dies_while_the_engine_sleeps(rig, allocator):
+    rank, daemons, control = rig()
+    content = rank.fill("a")
+    assert rank.store("a")
+    allocator.sleep(offload_tags=())
+    until(lambda: control.get(CONTEXTS) == 0, "the GPU's context is given back")
+    daemons.worker.kill()
+    daemons.worker.wait()
+    daemons.start_worker()
+    allocator.wake_up()
+    rank.await_ready()
+    assert rank.load("a") == set() and rank.read(2) == content[2]
+
+
+def test_the_daemon_is_killed_in_the_middle_of_it(rig, allocator):
+    rank, daemons, control = rig()
+    rank.fill("a")
+    assert rank.store("a")
+    control.set(GATE, 1)
+    load = rank.begin_load("a")
+    until(lambda: control.get(AT_GATE) > 0, "the GPU copies")
+    killer = threading.Timer(0.2, daemons.worker.kill)
+    killer.start()
+    allocator.sleep(offload_tags=())
+    killer.join()
+    assert daemons.worker.wait(PATIENCE_S) == -signal.SIGKILL
+    assert rank.role.poll().received == {load.request} and rank.role.take_bad_blocks() == set(IDS)
+    control.forget()
+
+
+# ---- the allocator observed, without daemons ----
+
+
+class Books:
+    """An allocator of the shape that vLLM's has; it fails when it is told to."""
+
+    def __init__(self, *tags):
+        self.pointer_to_data = {
+            0x1000 * i: SimpleNamespace(handle=(0, 0x1000, 0x1000 * i, 0), tag=tag, is_asleep=False)
+            for i, tag in enumerate(tags, 1)
+        }
+        self.fail_at = 0
+
+    def _set(self, asleep, tags=None):
+        for pointer, data in self.pointer_to_data.items():
+            if tags is None or data.tag in tags:
+                if pointer == self.fail_at:
+                    raise MemoryError("no memory")
+                data.is_asleep = asleep
+
+    def sleep(self, offload_tags=None):
+        self._set(True)
+
+    def discard(self, tags):
+        self._set(True, tags)
+
+    def wake_up(self, tags=None):
+        self._set(False, tags)
+        return "what it returns"
+
+
+class Owner:
+    def __init__(self):
+        self.told = []
+        self.fails = False
+
+    def __getattr__(self, name):
+        def note():
+            self.told.append(name)
+            if self.fails:
+                raise OSError("a pipe")
+
+        return note
+
+
+def kv_memory(*places, kind="cuda_vmm"):
+    return Memory([msg.KVRegion(kind, 0, 0, size) for _, size in places], [], [], places=list(places))
+
+
+def watched(*tags, places=((0x1000, 0x800), (0x2100, 0x200))):
+    books, owner = Books(*tags), Owner()
+    return books, owner, gpusleep.Watch(books, "cumem", kv_memory(*places), owner)
+
+
+def test_the_owner_is_told_in_turns():
+    books, owner, watch = watched("kv_cache", "kv_cache", "weights")
+    books.sleep(("weights",))
+    assert owner.told == ["leave_memory", "memory_gone"]
+    books.sleep()
+    books.wake_up(["weights"])
+    assert owner.told[2:] == [], "still gone"
+    owner.told.clear()
+    assert books.wake_up(["kv_cache"]) == "what it returns"
+    assert owner.told == ["memory_back"]
+    books.wake_up()
+    assert owner.told == ["memory_back"]
+    books.discard(tags=("kv_cache",))
+    books.wake_up()
+    assert owner.told[1:] == ["leave_memory", "memory_gone", "memory_back"]
+    watch.close()
+    books.sleep()
+    assert len(owner.told) == 4
+    assert "sleep" not in vars(books) and "wake_up" not in vars(books), "as it was"
+
+
+def test_a_sleep_that_fails_halfway():
+    books, owner, _ = watched("kv_cache", "kv_cache")
+    books.fail_at = 0x2000
+    with pytest.raises(MemoryError):
+        books.sleep()
+    assert owner.told == ["leave_memory"], "some of it is the engine's still: a stuck daemon may reach that"
+    books.fail_at = 0x1000
+    with pytest.raises(MemoryError):
+        books.wake_up()
+    assert owner.told == ["leave_memory"]
+    books.fail_at = 0
+    books.wake_up()
+    assert owner.told == ["leave_memory", "memory_back"]
+
+
+def test_a_failure_of_ours_is_not_vllms():
+    books, owner, _ = watched("kv_cache", "kv_cache")
+    owner.fails = True
+    books.sleep()
+    assert books.wake_up() == "what it returns"
+    assert owner.told == ["leave_memory", "memory_gone", "memory_back"]
+
+
+def test_one_that_others_wrapped_too():
+    books, owner, watch = watched("kv_cache", "kv_cache")
+    inner = books.sleep
+    books.sleep = lambda *a, **k: inner(*a, **k)
+    watch.close()
+    books.sleep()
+    assert owner.told == [] and all(data.is_asleep for data in books.pointer_to_data.values())
+
+
+def test_freed_memory_is_gone():
+    books, owner, _ = watched("kv_cache", "kv_cache")
+    books.sleep()
+    books.pointer_to_data.clear()
+    books.wake_up()
+    assert "memory_back" not in owner.told
+
+
+def test_a_vllm_of_another_shape_is_refused():
+    place = (0x1000, 0x800)
+    memory = kv_memory(place)
+
+    class Without(Books):
+        wake_up = None
+
+    class Sleepless(Books):
+        def __init__(self):
+            super().__init__("kv_cache")
+            self.pointer_to_data[0x1000] = SimpleNamespace(handle=(0, 0x1000))
+
+    class Bookless(Books):
+        def __init__(self):
+            pass
+
+    for allocator_, backend, what, text in (
+        (Books("kv_cache"), "criu", memory, "'criu'"),
+        (Without("kv_cache"), "cumem", memory, "no wake_up"),
+        (Sleepless(), "cumem", memory, "other books"),
+        (Bookless(), "cumem", memory, "other books"),
+        (Books(), "cumem", memory, "not in the memory"),
+        (Books("kv_cache"), "cumem", kv_memory(place, kind="cuda_ipc"), "chunks"),
+    ):
+        with pytest.raises(UnsupportedLayout, match=rf"takes a GPU's KV cache away.*{text}.*--enable-sleep-mode"):
+            gpusleep.Watch(allocator_, backend, what, Owner())
+        assert not {"sleep", "wake_up", "discard"} & set(vars(allocator_)), "nothing is left behind"
+
+
+@pytest.mark.parametrize(("cumem", "sleep", "goes"), [(False, False, False), (True, False, True), (None, True, True)])
+def test_which_engines_can_lose_their_memory(cumem, sleep, goes):
+    """``release_kv_cache_memory`` needs the allocator alone."""
+    model = SimpleNamespace(enable_sleep_mode=sleep)
+    if cumem is not None:
+        model.enable_cumem_allocator = cumem
+    assert gpusleep.may_go(model) is goes
+
+
