@@ -22,54 +22,118 @@ type asked struct {
 	legend     string // of a panel
 }
 
-// watched reads every query of the dashboard and the alerts, for all instances
+// dashboard is what a dashboard's file says.
+type dashboard struct {
+	Title, UID string
+	Panels     []struct {
+		ID          int
+		Type, Title string
+		GridPos     struct{ H, W, X, Y int }
+		Targets     []struct{ Expr, LegendFormat string }
+	}
+	Templating struct{ List []struct{ Query any } }
+}
+
+// alertRules is what a file of alerts says.
+type alertRules struct {
+	Groups []struct {
+		Rules []struct{ Alert, Expr string }
+	}
+}
+
+// deployed reads all files of a folder of deploy/ whose names end so, by their names.
+func deployed[T any](t *testing.T, folder, ends string, decode func([]byte, any) error) map[string]*T {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join("..", "..", "deploy", folder, "*"+ends))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%d files, %v", len(names), err)
+	}
+	all := map[string]*T{}
+	for _, name := range names {
+		data, err := os.ReadFile(name)
+		into := new(T)
+		if err == nil {
+			err = decode(data, into)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		all[filepath.Base(name)] = into
+	}
+	return all
+}
+
+func dashboards(t *testing.T) map[string]*dashboard {
+	t.Helper()
+	return deployed[dashboard](t, "grafana", ".json", json.Unmarshal)
+}
+
+func alerts(t *testing.T) map[string]*alertRules {
+	t.Helper()
+	return deployed[alertRules](t, "prometheus", "alerts.yml", yaml.Unmarshal)
+}
+
+// watched reads every query of the dashboards and the alerts, for all instances
 // and any interval.
 func watched(t *testing.T) (all []asked) {
 	t.Helper()
-	var board struct {
-		Panels []struct {
-			Type, Title string
-			Targets     []struct{ Expr, LegendFormat string }
-		}
-		Templating struct{ List []struct{ Query any } }
-	}
-	var alerts struct {
-		Groups []struct {
-			Rules []struct{ Alert, Expr string }
-		}
-	}
-	for name, into := range map[string]func([]byte) error{
-		"grafana/mooncake-sidecar.json": func(data []byte) error { return json.Unmarshal(data, &board) },
-		"prometheus/alerts.yml":         func(data []byte) error { return yaml.Unmarshal(data, &alerts) },
-	} {
-		data, err := os.ReadFile(filepath.Join("..", "..", "deploy", name))
-		if err == nil {
-			err = into(data)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
 	variables := strings.NewReplacer("$instance", ".*", "$__rate_interval", "1m")
-	for _, p := range board.Panels {
-		for _, target := range p.Targets {
-			all = append(all, asked{"panel " + p.Title, variables.Replace(target.Expr), target.LegendFormat})
+	for name, board := range dashboards(t) {
+		for _, p := range board.Panels {
+			for _, target := range p.Targets {
+				all = append(all, asked{name + ": panel " + p.Title, variables.Replace(target.Expr), target.LegendFormat})
+			}
+			if p.Type != "row" && len(p.Targets) == 0 {
+				t.Errorf("%s: panel %s asks for nothing", name, p.Title)
+			}
 		}
-		if p.Type != "row" && len(p.Targets) == 0 {
-			t.Errorf("panel %s asks for nothing", p.Title)
+		for _, v := range board.Templating.List {
+			if found := labelValues.FindStringSubmatch(fmt.Sprint(v.Query)); found != nil {
+				all = append(all, asked{name + ": variable", "sum by (" + found[2] + ") (" + found[1] + ")", ""})
+			}
 		}
 	}
-	for _, v := range board.Templating.List {
-		if found := labelValues.FindStringSubmatch(fmt.Sprint(v.Query)); found != nil {
-			all = append(all, asked{"variable", "sum by (" + found[2] + ") (" + found[1] + ")", ""})
-		}
-	}
-	for _, g := range alerts.Groups {
-		for _, rule := range g.Rules {
-			all = append(all, asked{"alert " + rule.Alert, rule.Expr, ""})
+	for _, file := range alerts(t) {
+		for _, g := range file.Groups {
+			for _, rule := range g.Rules {
+				all = append(all, asked{"alert " + rule.Alert, rule.Expr, ""})
+			}
 		}
 	}
 	return all
+}
+
+// Dashboards can be loaded side by side, and no panel of one lies on another.
+func TestDashboards(t *testing.T) {
+	const width = 24 // of Grafana's grid
+	names := map[string]string{}
+	for file, board := range dashboards(t) {
+		for _, name := range []string{board.Title, board.UID} {
+			if other := names[name]; name == "" || other != "" && other != file {
+				t.Errorf("%s and %s are both %q", file, other, name)
+			}
+			names[name] = file
+		}
+		taken, ids := map[[2]int]string{}, map[int]bool{}
+		for _, p := range board.Panels {
+			if ids[p.ID] {
+				t.Errorf("%s: two panels have the number %d", file, p.ID)
+			}
+			ids[p.ID] = true
+			g := p.GridPos
+			if g.W < 1 || g.H < 1 || g.X < 0 || g.X+g.W > width {
+				t.Errorf("%s: panel %s is %d wide at %d", file, p.Title, g.W, g.X)
+			}
+			for x := g.X; x < g.X+g.W; x++ {
+				for y := g.Y; y < g.Y+g.H; y++ {
+					if other, there := taken[[2]int{x, y}]; there {
+						t.Fatalf("%s: panels %s and %s lie on each other", file, other, p.Title)
+					}
+					taken[[2]int{x, y}] = p.Title
+				}
+			}
+		}
+	}
 }
 
 var (
@@ -148,7 +212,7 @@ func checkWatched(t *testing.T, servers ...string) {
 			}
 		}
 	}
-	if len(queries) < 40 || len(known) < 40 {
+	if len(queries) < 120 || len(known) < 100 {
 		t.Errorf("only %d queries of %d selectors", len(queries), len(known))
 	}
 }

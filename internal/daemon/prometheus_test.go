@@ -15,8 +15,6 @@ import (
 	"strings"
 	"testing"
 
-	"gopkg.in/yaml.v3"
-
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 )
 
@@ -120,11 +118,19 @@ func TestPrometheusScrapes(t *testing.T) {
 		t.Errorf("hit %d in an empty store", got)
 	}
 
-	address := prometheus(t, "native-histograms", lookupd.HTTPListen, worker.HTTPListen)
-	classic := prometheus(t, "", lookupd.HTTPListen, worker.HTTPListen)
+	conductor := routingConductor(t)
+	if code := status(t, "http://"+conductor+"/services"); code != http.StatusOK {
+		t.Errorf("/services: %d", code)
+	}
+
+	address := prometheus(t, "native-histograms", lookupd.HTTPListen, worker.HTTPListen, conductor)
+	classic := prometheus(t, "", lookupd.HTTPListen, worker.HTTPListen, conductor)
 	for expression, want := range map[string]string{
-		`sum(up{job="mooncake"})`:                                                    "2",
-		`count(mooncake_sidecar_build_info)`:                                         "2",
+		`sum(up{job="mooncake"})`:            "3",
+		`count(mooncake_sidecar_build_info)`: "3",
+		`mooncake_sidecar_router_answers_total{path="/v1/completions",status="2xx"}`: "1",
+		`histogram_count(mooncake_sidecar_router_added_duration_seconds)`:            "1",
+		`sum(mooncake_sidecar_router_engine_state{engine="e"})`:                      "1",
 		`mooncake_sidecar_lookups_total{model="m",result="miss"}`:                    "1",
 		`mooncake_sidecar_worker_store_ready`:                                        "1",
 		`histogram_count(mooncake_sidecar_lookup_duration_seconds)`:                  "1",
@@ -141,10 +147,10 @@ func TestPrometheusScrapes(t *testing.T) {
 		hit(t, path, testBlob())
 		return query(t, address, `mooncake_sidecar_store_miss_ratio{memory="2x"}`) != ""
 	})
-	until(t, "the second server has both daemons", func() bool { return query(t, classic, `sum(up{job="mooncake"})`) == "2" })
+	until(t, "the second server has all daemons", func() bool { return query(t, classic, `sum(up{job="mooncake"})`) == "3" })
 	checkWatched(t, address, classic)
 	quantiles := quantileQueries(t)
-	if len(quantiles) < 9 {
+	if len(quantiles) < 15 {
 		t.Errorf("only %d quantiles in dashboard and alerts", len(quantiles))
 	}
 	for _, expression := range quantiles {
@@ -159,41 +165,13 @@ var (
 	comparison = regexp.MustCompile(`\s*[<>]\s*[0-9.]+\s*$`)
 )
 
-// quantileQueries are those of the dashboard and the alerts, of the counts since
+// quantileQueries are those of the dashboards and the alerts, of the counts since
 // the start instead of rates, and without limits.
 func quantileQueries(t *testing.T) (all []string) {
 	t.Helper()
-	var board struct {
-		Panels []struct{ Targets []struct{ Expr string } }
-	}
-	var alerts struct {
-		Groups []struct{ Rules []struct{ Expr string } }
-	}
-	read := func(name string, decode func([]byte, any) error, into any) {
-		data, err := os.ReadFile(filepath.Join("..", "..", "deploy", name))
-		if err == nil {
-			err = decode(data, into)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	read("grafana/mooncake-sidecar.json", json.Unmarshal, &board)
-	read("prometheus/alerts.yml", yaml.Unmarshal, &alerts)
-	keep := func(expression string) {
-		if strings.Contains(expression, "histogram_quantile") {
-			expression = strings.ReplaceAll(expression, "$instance", ".*")
-			all = append(all, comparison.ReplaceAllString(rateOf.ReplaceAllString(expression, "$1"), ""))
-		}
-	}
-	for _, p := range board.Panels {
-		for _, target := range p.Targets {
-			keep(target.Expr)
-		}
-	}
-	for _, g := range alerts.Groups {
-		for _, rule := range g.Rules {
-			keep(rule.Expr)
+	for _, q := range watched(t) {
+		if strings.Contains(q.expression, "histogram_quantile") {
+			all = append(all, comparison.ReplaceAllString(rateOf.ReplaceAllString(q.expression, "$1"), ""))
 		}
 	}
 	return all
@@ -205,18 +183,24 @@ func TestPromtool(t *testing.T) {
 	dir := shortDir(t)
 	startLookupd(t, dir)
 	startWorker(t, dir)
+	_, ofConductor := fetchFrom(t, http.DefaultClient, "http://"+routingConductor(t)+"/metrics")
+	shown := map[string]string{"conductor": ofConductor}
 	for _, session := range []string{config.LookupdSocket, config.WorkerSocket("host-0")} {
-		_, text := fetch(t, dir, session, "GET", "/metrics", "")
+		_, shown[session] = fetch(t, dir, session, "GET", "/metrics", "")
+	}
+	for session, text := range shown {
 		check := exec.Command(promtool, "check", "metrics")
 		check.Stdin = strings.NewReader(text)
 		if out, err := check.CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", session, err, out)
 		}
 	}
-	for file, verb := range map[string]string{"alerts.yml": "check", "alerts_test.yml": "test"} {
-		out, err := exec.Command(promtool, verb, "rules", filepath.Join("..", "..", "deploy", "prometheus", file)).CombinedOutput()
-		if err != nil {
-			t.Errorf("%s: %v\n%s", file, err, out)
+	for file := range alerts(t) {
+		path := filepath.Join("..", "..", "deploy", "prometheus", file)
+		for name, verb := range map[string]string{path: "check", strings.TrimSuffix(path, ".yml") + "_test.yml": "test"} {
+			if out, err := exec.Command(promtool, verb, "rules", name).CombinedOutput(); err != nil {
+				t.Errorf("%s: %v\n%s", name, err, out)
+			}
 		}
 	}
 }

@@ -287,7 +287,9 @@ var metricName = regexp.MustCompile(`\b(?:mooncake_sidecar|process|go)_[a-z_]+`)
 // The dashboard and the alerts ask for metrics that there are.
 func TestDashboardAndAlertsUseRegisteredNames(t *testing.T) {
 	known := registered(t)
-	files := map[string]int{"grafana/mooncake-sidecar.json": 15, "prometheus/alerts.yml": 8}
+	files := map[string]int{
+		"grafana/mooncake-sidecar.json": 15, "prometheus/alerts.yml": 8, "grafana/mooncake-conductor.json": 40, "prometheus/conductor_alerts.yml": 17,
+	}
 	for name, least := range files {
 		data, err := os.ReadFile(filepath.Join("..", "..", "deploy", name))
 		if err != nil {
