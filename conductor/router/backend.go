@@ -31,8 +31,9 @@ type Prefix struct {
 type Stores interface {
 	// Pin keeps what is there of a prefix for a time, and says how many tokens it has.
 	Pin(ctx context.Context, instance string, p *Prefix, ttl time.Duration) (tokens int, err error)
-	// Unpin lets go of it.
-	Unpin(ctx context.Context, instance string, p *Prefix) error
+	// Unpin lets go of it, but for its first keep() tokens, which is asked once no Pin of the
+	// store is under way; none is until it has let go.
+	Unpin(ctx context.Context, instance string, p *Prefix, keep func() (tokens int)) error
 	// Prefetch brings it into memory.
 	Prefetch(ctx context.Context, instance string, p *Prefix) error
 }

@@ -2,16 +2,12 @@ package router
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/mooncake-sidecar/sidecar/conductor/fleet"
 )
 
 // A context is a prefix that has a name: messages, or the beginning of a prompt. It is
@@ -23,14 +19,18 @@ type promptContext struct {
 	request *request
 	body    *body
 	created time.Time
-	ttl     time.Duration
 
 	// Guarded by contexts.mu.
+	ttl     time.Duration
 	expires time.Time
-	uses    uint64
+	// ttlSince is when its time to live was changed last.
+	ttlSince time.Time
+	uses     uint64
 	// where it is kept, by engine.
 	kept map[string]keeping
-	gone bool
+	// asked is request with the token ids of the prefix, nil until they are known.
+	asked *request
+	gone  bool
 }
 
 // keeping is how an engine keeps a context.
@@ -39,7 +39,8 @@ type keeping struct {
 	Tokens int     `json:"pinned_tokens"`
 	Error  string  `json:"error,omitempty"`
 	At     float64 `json:"kept_seconds_ago"`
-	at     time.Time
+	// at is when it was asked to, and until how long its store keeps it.
+	at, until time.Time
 }
 
 // contexts are all that there are.
@@ -68,10 +69,11 @@ func (c *contexts) add(p *promptContext, now time.Time) (*promptContext, error) 
 		if old.request.path != p.request.path || !bytes.Equal(old.body.raw, p.body.raw) {
 			return nil, fmt.Errorf("%w %q: %w", errContext, p.name, errExists)
 		}
-		if p.ttl > old.ttl { // what it is pinned for is over too soon
+		if p.ttl != old.ttl { // it is pinned for another time
 			clear(old.kept)
+			old.ttl, old.ttlSince = p.ttl, now
 		}
-		old.ttl, old.expires = p.ttl, now.Add(p.ttl)
+		old.expires = now.Add(p.ttl)
 		return old, nil
 	}
 	if len(c.all) == c.config.Contexts {
@@ -173,242 +175,99 @@ func join(before, after []byte) ([]byte, error) {
 	return append(out, tail...), nil
 }
 
-// contextBody checks what a context is made of and returns the request of its prefix
-// alone.
-func contextBody(b *body) (path string, prefix *body, err error) {
-	path, part := pathChat, "messages"
-	if b.given("prompt") {
-		path, part = pathCompletions, "prompt"
-	}
-	value := b.get(part)
-	if len(value) < 2 || value[0] != '[' && (path == pathChat || value[0] != '"') {
-		return "", nil, fmt.Errorf("%w: want messages, or a prompt", errContext)
-	}
-	var fields []field
-	for _, name := range [...]string{"model", part, "tools", "cache_salt", "chat_template", "chat_template_kwargs", "add_special_tokens", "documents"} {
-		if b.given(name) {
-			fields = append(fields, field{name, b.get(name)})
-		}
-	}
-	if path == pathChat {
-		// What comes behind it is not the answer's beginning.
-		fields = append(fields, field{"add_generation_prompt", []byte("false")})
-	}
-	prefix, err = parseBody((&body{}).with(fields...))
-	return path, prefix, err
-}
-
-// keepAll sees that contexts are kept, until ctx ends. What a store has pinned is asked
-// for again at half its time, what an engine only has in its cache more often.
-func (r *Router) keepAll(ctx context.Context) {
-	ticker := time.NewTicker(keepEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.keepNow:
-		case <-ticker.C:
-		}
-		for _, p := range r.contexts.live("", time.Now()) {
-			r.keep(ctx, p)
-		}
-	}
-}
-
-// keepEvery is how often contexts are looked after, and warmEvery how often an engine is
-// asked for one that it keeps in its cache alone.
-const (
-	keepEvery = 10 * time.Second
-	warmEvery = 2 * time.Minute
-	keepsFor  = time.Minute
-)
-
-// keep has each engine that is in use keep a context, where that is due.
-func (r *Router) keep(ctx context.Context, p *promptContext) {
-	for _, c := range r.fleet.Candidates(p.request.model, nil) {
-		if c.Rank != 0 || c.Role == fleet.Decode {
-			continue
-		}
-		ttl, due := r.due(p, c.Name)
-		if !due {
-			continue
-		}
-		one, cancel := context.WithTimeout(ctx, keepsFor)
-		tokens, err := r.keepAt(one, p, ttl, &c)
-		cancel()
-		kept := keeping{Tokens: tokens, at: time.Now()}
-		if err != nil {
-			if ctx.Err() != nil {
-				return
-			}
-			kept.Error = err.Error()
-			r.log.Warn("a context is not kept", "context", p.name, "engine", c.Name, "error", err)
-		}
-		r.contexts.mu.Lock()
-		if p.ttl <= ttl { // or it was made longer meanwhile, and is due again
-			p.kept[c.Name] = kept
-		}
-		gone := p.gone
-		r.contexts.mu.Unlock()
-		if gone { // while it was being kept
-			r.unkeep(ctx, p)
-			return
-		}
-	}
-}
-
-// due tells whether an engine is to be asked to keep a context, and for how long.
-func (r *Router) due(p *promptContext, engine string) (ttl time.Duration, due bool) {
-	r.contexts.mu.Lock()
-	defer r.contexts.mu.Unlock()
-	kept, ok := p.kept[engine]
-	again := warmEvery
-	if kept.Tokens > 0 {
-		again = max(p.ttl/2, keepEvery)
-	}
-	return p.ttl, !p.gone && (!ok || kept.Error != "" || time.Since(kept.at) >= again)
-}
-
-// keepAt has an engine compute a context's prefix, or load it, and its store pin it.
-func (r *Router) keepAt(ctx context.Context, p *promptContext, ttl time.Duration, c *fleet.Candidate) (int, error) {
-	q := *p.request
-	exact := r.tokens(ctx, &q, p.body, maxTokenize)
-	if q.tokens == nil || !exact {
-		return 0, fmt.Errorf("%w: its token ids are not known: %s", errContext, q.why)
-	}
-	// What is new in the store is pinned as it comes, what is there already below.
-	wish := fmt.Sprintf(`{"mooncake_sidecar":{"ttl_s":%d,"pin":"soft"}}`, int(ttl.Seconds()))
-	work := r.fleet.Costs().Work(q.count, 0)
-	ctx, flight := r.fleet.Begin(ctx, c.Target, fleet.Load{Tokens: q.count, Prefill: true, Work: work, First: work, Blind: true})
-	defer flight.End()
-	if err := r.warm(ctx, c.Target, &q, q.tokens, []field{{transferParams, []byte(wish)}}); err != nil {
-		return 0, err
-	}
-	if r.stores == nil {
-		return 0, nil
-	}
-	tokens, err := r.stores.Pin(ctx, c.Name, r.prefixOf(&q, q.tokens), ttl)
-	if errors.Is(err, ErrNoStore) {
-		return 0, nil
-	}
-	return tokens, err
-}
-
-// unkeep has stores let go of a context.
-func (r *Router) unkeep(ctx context.Context, p *promptContext) {
-	if r.stores == nil {
-		return
-	}
-	q := *p.request
-	if r.tokens(ctx, &q, p.body, maxTokenize); q.tokens == nil {
-		return // they let go of it when its time is over
-	}
-	for i := range r.fleet.Len() {
-		name := r.fleet.Engine(i).Name
-		if err := r.stores.Unpin(ctx, name, r.prefixOf(&q, q.tokens)); err != nil && !errors.Is(err, ErrNoStore) {
-			r.log.Warn("a store was not told to let go of a context", "context", p.name, "engine", name, "error", err)
-		}
-	}
-}
-
-// contextView is a context as its user sees it.
-type contextView struct {
-	Name    string             `json:"name"`
-	Model   string             `json:"model"`
-	Created time.Time          `json:"created"`
-	Expires time.Time          `json:"expires"`
-	TTL     float64            `json:"ttl_seconds"`
-	Uses    uint64             `json:"uses"`
-	Kept    map[string]keeping `json:"kept"`
-}
-
-func (c *contexts) view(p *promptContext, now time.Time) contextView {
+// due tells whether an engine, in use since then, is to be asked to keep a context, and until
+// when. What its store has pinned for as long as the context is to be kept is not asked for
+// again; what is kept for longer by now is, at half the time, and what an engine only has in
+// its cache more often.
+func (c *contexts) due(p *promptContext, engine string, since, now time.Time) (until time.Time, due bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	v := contextView{Name: p.name, Model: p.request.model, Created: p.created, Expires: p.expires, TTL: p.ttl.Seconds(), Uses: p.uses, Kept: map[string]keeping{}}
-	for name, k := range p.kept {
-		k.At = now.Sub(k.at).Seconds()
-		v.Kept[name] = k
+	kept, ok := p.kept[engine]
+	switch {
+	case p.gone:
+		return until, false
+	case !ok, kept.Error != "", kept.at.Before(since):
+		return p.expires, true
+	case kept.Tokens > 0:
+		return p.expires, kept.until.Before(p.expires) && now.Sub(kept.at) >= max(kept.until.Sub(kept.at)/2, keepEvery)
 	}
-	return v
+	return p.expires, now.Sub(kept.at) >= warmEvery
 }
 
-// createContext answers POST /v1/contexts.
-func (r *Router) createContext(w http.ResponseWriter, in *http.Request) {
-	wish, b, leave, ok := admit(r, w, in, min(r.config.ContextBytes, r.config.MaxBodyBytes), r.readObject)
-	if !ok {
-		return
+// kept notes how an engine keeps a context. It is false of one that is gone.
+func (c *contexts) kept(p *promptContext, engine string, how keeping) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.ttlSince.After(how.at) { // it was given another time meanwhile, and is due again
+		return !p.gone
 	}
-	defer leave()
-	path, prefix, err := contextBody(b)
-	name, ttl := b.text("name"), r.config.ContextTTL
-	if n := b.integer("ttl_seconds", 0); n > 0 {
-		ttl = time.Duration(min(n, int(r.config.MaxContextTTL.Seconds()))) * time.Second
-	} else if b.given("ttl_seconds") {
-		err = fmt.Errorf("%w: ttl_seconds; want a whole number of seconds", errContext)
-	}
-	switch {
-	case err != nil:
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return
-	case name == "" || len(name) > maxName:
-		fail(w, http.StatusBadRequest, badRequest, "", fmt.Sprintf("name: want 1 to %d bytes", maxName))
-		return
-	}
-	q := &request{wishes: wish, authorization: in.Header.Get("Authorization")}
-	q.describe(path, prefix)
-	p, err := r.contexts.add(&promptContext{name: name, tenant: wish.tenant, request: q, body: prefix, ttl: ttl}, time.Now())
-	switch {
-	case errors.Is(err, errExists):
-		fail(w, http.StatusConflict, badRequest, "", err.Error())
-		return
-	case err != nil:
-		failLater(w, http.StatusTooManyRequests, tooMany, "contexts", err.Error(), time.Minute)
-		return
-	}
-	select {
-	case r.keepNow <- struct{}{}:
-	default: // it is coming
-	}
-	writeJSON(w, http.StatusOK, r.contexts.view(p, time.Now()))
+	p.kept[engine] = how
+	return !p.gone
 }
 
-func (r *Router) listContexts(w http.ResponseWriter, in *http.Request) {
-	wish, err := wishesOf(in.Header, &r.config)
-	if err != nil {
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return
-	}
-	now, name := time.Now(), in.PathValue("name")
-	views := []contextView{}
-	for _, p := range r.contexts.live(wish.tenant, now) {
-		if name == "" || p.name == name {
-			views = append(views, r.contexts.view(p, now))
+func (c *contexts) gone(p *promptContext) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return p.gone
+}
+
+// known notes what a context's token ids are.
+func (c *contexts) known(p *promptContext, q *request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.asked = q
+}
+
+// asked returns a context's request with its token ids, nil if they are not known.
+func (c *contexts) asked(p *promptContext) *request {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return p.asked
+}
+
+// share is what a context that is to be kept until then has in common with a prefix.
+type share struct {
+	of     *promptContext
+	tokens int
+	until  time.Time
+}
+
+// sharing returns the contexts that begin as a prefix does. Those whose token ids are not
+// known are pinned nowhere.
+func (c *contexts) sharing(q *request, tokens []byte, now time.Time) (all []share) {
+	c.mu.Lock()
+	c.expireLocked(now)
+	var asked []*request
+	for _, p := range c.all {
+		if a := p.asked; a != nil && a.base == q.base && a.lora == q.lora && a.salt == q.salt {
+			all, asked = append(all, share{of: p, until: p.expires}), append(asked, a)
 		}
 	}
-	switch {
-	case name == "":
-		writeJSON(w, http.StatusOK, map[string]any{"object": "list", "data": views})
-	case len(views) == 0:
-		fail(w, http.StatusNotFound, notFound, "", fmt.Sprintf("there is no context %.200q", name))
-	default:
-		writeJSON(w, http.StatusOK, views[0])
+	c.mu.Unlock()
+	for i := range all {
+		all[i].tokens = common(asked[i].tokens, tokens) / tokenBytes
 	}
+	return slices.DeleteFunc(all, func(s share) bool { return s.tokens == 0 })
 }
 
-func (r *Router) deleteContext(w http.ResponseWriter, in *http.Request) {
-	wish, err := wishesOf(in.Header, &r.config)
-	if err != nil {
-		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
-		return
+// common is how many bytes two texts begin with together.
+func common(a, b []byte) (n int) {
+	const part = 4 << 10
+	most := min(len(a), len(b))
+	for n+part <= most && bytes.Equal(a[n:n+part], b[n:n+part]) {
+		n += part
 	}
-	name := in.PathValue("name")
-	p := r.contexts.remove(wish.tenant, name)
-	if p == nil {
-		fail(w, http.StatusNotFound, notFound, "", fmt.Sprintf("there is no context %.200q", name))
-		return
+	for n < most && a[n] == b[n] {
+		n++
 	}
-	r.unkeep(in.Context(), p)
-	writeJSON(w, http.StatusOK, map[string]any{"name": name, "deleted": true})
+	return n
+}
+
+// forget has contexts be pinned again at an engine.
+func (c *contexts) forget(shared []share, engine string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range shared {
+		delete(s.of.kept, engine)
+	}
 }

@@ -81,7 +81,7 @@ func (r *Router) carryOut(ctx context.Context, o *copyOrder) {
 	err := ErrNoStore
 	if r.stores != nil {
 		if err = r.stores.Prefetch(ctx, e.Name, prefix); err == nil {
-			_, err = r.stores.Pin(ctx, e.Name, prefix, pinnedCopy)
+			_, err = r.pin(ctx, e.Name, o.request, o.tokens, time.Now().Add(pinnedCopy))
 		}
 	}
 	if errors.Is(err, ErrNoStore) {

@@ -31,7 +31,7 @@ type Router struct {
 	contexts     contexts
 	reservations reservations
 	orders       chan *copyOrder
-	keepNow      chan struct{}
+	keepNow      []chan struct{} // a keeper's each
 	buffers      sync.Pool
 	counts       counts
 	mux          *http.ServeMux
@@ -76,7 +76,10 @@ func New(config Config, index Index, f *fleet.Fleet, stores Stores, transport ht
 		config: config, fleet: f, stores: stores, transport: transport, log: log,
 		decisions: decisions{ring: make([]*Decision, config.Decisions)},
 		gate:      gate{places: config.MaxInFlight, most: config.MaxWaiting}, reservations: reservations{most: config.Reservations, all: map[uint64]reservation{}},
-		orders: make(chan *copyOrder, maxOrders), keepNow: make(chan struct{}, 1), mux: http.NewServeMux(), after: time.AfterFunc,
+		orders: make(chan *copyOrder, maxOrders), mux: http.NewServeMux(), after: time.AfterFunc,
+	}
+	for range f.Len() {
+		r.keepNow = append(r.keepNow, make(chan struct{}, 1))
 	}
 	r.bodies.most = config.BodiesBytes
 	r.tokenizer = newTokenizer(f, transport, config.TokenBytes, &r.bodies)
@@ -95,7 +98,9 @@ func New(config Config, index Index, f *fleet.Fleet, stores Stores, transport ht
 // more. REQUIRES: it is called, once.
 func (r *Router) Run(ctx context.Context) error {
 	var background sync.WaitGroup
-	background.Go(func() { r.keepAll(ctx) })
+	for i := range r.keepNow {
+		background.Go(func() { r.keeper(ctx, i) })
+	}
 	background.Go(func() { r.copies(ctx) })
 	background.Go(func() { r.expireAll(ctx) })
 	background.Wait()

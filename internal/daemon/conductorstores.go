@@ -7,7 +7,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"path"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -29,42 +31,63 @@ type nodeStores struct {
 	// has something is it.
 	seeds []string
 
-	mu        sync.Mutex
-	operators map[string]*Operator // by directory
+	mu    sync.Mutex
+	nodes map[string]*nodeStore // by directory
+}
+
+// nodeStore is a lookupd. Engines of a node share one.
+type nodeStore struct {
+	*Operator
+	// turn is taken by who pins or unpins: what is to be unpinned is what nothing that is
+	// pinned has in common with it, and that may change.
+	turn chan struct{}
+}
+
+// alone calls do while nobody else pins or unpins.
+func (s *nodeStore) alone(ctx context.Context, do func() error) error {
+	select {
+	case s.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("store: wait for others' pins: %w", ctx.Err())
+	}
+	defer func() { <-s.turn }()
+	return do()
 }
 
 var _ router.Stores = (*nodeStores)(nil)
 
 func newNodeStores(dirs map[string]string, seeds ...string) *nodeStores {
-	return &nodeStores{dirs: dirs, seeds: append([]string{"", "0"}, seeds...), operators: map[string]*Operator{}}
+	return &nodeStores{dirs: dirs, seeds: append([]string{"", "0"}, seeds...), nodes: map[string]*nodeStore{}}
 }
 
 // close ends the connections.
 func (n *nodeStores) close() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, o := range n.operators {
-		_ = o.Close() // nothing is under way
+	for _, s := range n.nodes {
+		_ = s.Close() // nothing is under way
 	}
-	clear(n.operators)
+	clear(n.nodes)
 }
 
-func (n *nodeStores) operator(instance string) (*Operator, error) {
+func (n *nodeStores) store(instance string) (*nodeStore, error) {
 	dir, ok := n.dirs[instance]
 	if !ok {
 		return nil, fmt.Errorf("%w: %s has none on this machine", router.ErrNoStore, instance)
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if o := n.operators[dir]; o != nil {
-		return o, nil
+	dir = filepath.Clean(dir)
+	if s := n.nodes[dir]; s != nil {
+		return s, nil
 	}
 	o, err := NewOperator(dir)
 	if err != nil {
 		return nil, fmt.Errorf("store of %s: %w", instance, err)
 	}
-	n.operators[dir] = o
-	return o, nil
+	s := &nodeStore{o, make(chan struct{}, 1)}
+	n.nodes[dir] = s
+	return s, nil
 }
 
 // held are the keys of a prefix in a store: so many blocks of so many tokens.
@@ -75,11 +98,11 @@ type held struct {
 
 // each calls use with the keys of a prefix, in each namespace that may be its and with
 // each seed that may be the engine's, until use says that it was.
-func (n *nodeStores) each(ctx context.Context, instance string, p *router.Prefix, use func(*Operator, held) (bool, error)) error {
+func (n *nodeStores) each(ctx context.Context, instance string, p *router.Prefix, use func(*nodeStore, held) (bool, error)) error {
 	if p.LoRA != "" {
 		return fmt.Errorf("%w: an adapter's hashes are the engine's alone", router.ErrNoStore)
 	}
-	o, err := n.operator(instance)
+	o, err := n.store(instance)
 	if err != nil {
 		return err
 	}
@@ -155,8 +178,12 @@ func prefixHashes(spec *kv.NamespaceSpec, seed string, p *router.Prefix) ([]byte
 
 // Pin implements router.Stores.
 func (n *nodeStores) Pin(ctx context.Context, instance string, p *router.Prefix, ttl time.Duration) (tokens int, err error) {
-	err = n.each(ctx, instance, p, func(o *Operator, h held) (bool, error) {
-		reply, err := o.Pin(ctx, &adminpb.PinRequest{Keys: h.keys, Kind: adminpb.PinRequest_KIND_SOFT, TtlSeconds: uint64(max(ttl/time.Second, 1))})
+	err = n.each(ctx, instance, p, func(s *nodeStore, h held) (bool, error) {
+		var reply *adminpb.PinReply
+		err := s.alone(ctx, func() (err error) {
+			reply, err = s.Pin(ctx, &adminpb.PinRequest{Keys: h.keys, Kind: adminpb.PinRequest_KIND_SOFT, TtlSeconds: uint64(max(math.Ceil(ttl.Seconds()), 1))})
+			return err
+		})
 		if err != nil {
 			return false, err
 		}
@@ -168,17 +195,26 @@ func (n *nodeStores) Pin(ctx context.Context, instance string, p *router.Prefix,
 }
 
 // Unpin implements router.Stores.
-func (n *nodeStores) Unpin(ctx context.Context, instance string, p *router.Prefix) error {
-	return n.each(ctx, instance, p, func(o *Operator, h held) (bool, error) {
-		reply, err := o.Unpin(ctx, &adminpb.UnpinRequest{Keys: h.keys})
-		return reply.GetUnpinned().GetAmount().GetChunks() > 0, err
+func (n *nodeStores) Unpin(ctx context.Context, instance string, p *router.Prefix, keep func() int) error {
+	return n.each(ctx, instance, p, func(s *nodeStore, h held) (done bool, err error) {
+		err = s.alone(ctx, func() error {
+			kept := min(max(keep(), 0)/h.tokens, h.blocks)
+			if done = kept == h.blocks; done {
+				return nil
+			}
+			keys := &adminpb.Keys{Namespace: h.keys.GetNamespace(), Hashes: h.keys.GetHashes()[kept*(len(h.keys.GetHashes())/h.blocks):]}
+			reply, err := s.Unpin(ctx, &adminpb.UnpinRequest{Keys: keys})
+			done = reply.GetUnpinned().GetAmount().GetChunks() > 0
+			return err
+		})
+		return done, err
 	})
 }
 
 // Prefetch implements router.Stores.
 func (n *nodeStores) Prefetch(ctx context.Context, instance string, p *router.Prefix) error {
 	known := false
-	err := n.each(ctx, instance, p, func(o *Operator, h held) (bool, error) {
+	err := n.each(ctx, instance, p, func(o *nodeStore, h held) (bool, error) {
 		reply, err := o.Prefetch(ctx, &adminpb.PrefetchRequest{Keys: h.keys})
 		if errors.Is(err, ErrRefused) { // it has nothing slower than memory
 			return false, fmt.Errorf("%w: %w", router.ErrNoStore, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
 	"github.com/mooncake-sidecar/sidecar/conductor/enginehash"
 	"github.com/mooncake-sidecar/sidecar/conductor/router"
+	"github.com/mooncake-sidecar/sidecar/internal/admin/adminpb"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -25,7 +26,7 @@ func TestStoresOfANode(t *testing.T) {
 		tokens[i] = uint32(i * 31)
 		p.Tokens = binary.LittleEndian.AppendUint32(p.Tokens, tokens[i])
 	}
-	n := newNodeStores(map[string]string{"a": o.dir, "gone": t.TempDir()})
+	n := newNodeStores(map[string]string{"a": o.dir, "beside": o.dir + "/", "gone": t.TempDir()})
 	defer n.close()
 
 	// As engines have them: with the seed 0, in a namespace of SHA-256.
@@ -67,8 +68,54 @@ func TestStoresOfANode(t *testing.T) {
 	if got, err := n.Pin(t.Context(), "a", p, time.Minute); err != nil || got != 4*16 {
 		t.Errorf("%d tokens are pinned, %v; want 64", got, err)
 	}
-	if err := n.Unpin(t.Context(), "a", p); err != nil {
+	raw, err := NewOperator(o.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	list, err := raw.ListNamespaces(t.Context(), &adminpb.ListNamespacesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []byte
+	for _, item := range items {
+		all = append(all, item.Hash[:]...)
+	}
+	// letGo unpins all and says how many blocks were pinned.
+	letGo := func() (n int) {
+		for _, entry := range list.GetNamespaces() {
+			if reply, err := raw.Unpin(t.Context(), &adminpb.UnpinRequest{Keys: &adminpb.Keys{Namespace: entry.GetDigest(), Hashes: all}}); err == nil {
+				n += int(reply.GetUnpinned().GetAmount().GetChunks())
+			}
+		}
+		return n
+	}
+	// Of what others have in common with it nothing is unpinned, whoever shares the store.
+	for _, c := range []struct{ keep, left int }{{4*16 + 3, 4}, {2*16 + 15, 2}, {0, 0}} {
+		if _, err := n.Pin(t.Context(), "a", p, time.Minute); err != nil {
+			t.Error(err)
+		}
+		if err := n.Unpin(t.Context(), "beside", p, func() int { return c.keep }); err != nil {
+			t.Error(err)
+		}
+		if got := letGo(); got != c.left {
+			t.Errorf("%d blocks are pinned where %d tokens were to be kept; want %d", got, c.keep, c.left)
+		}
+	}
+	// Nothing is pinned while it is found out what is to be kept.
+	done := make(chan error, 1)
+	if err := n.Unpin(t.Context(), "a", p, func() int {
+		go func() { _, err := n.Pin(t.Context(), "beside", p, time.Minute); done <- err }()
+		time.Sleep(10 * time.Millisecond)
+		return 0
+	}); err != nil {
 		t.Error(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := letGo(); got != 4 {
+		t.Errorf("%d blocks are pinned, though they were behind what was let go of", got)
 	}
 	other := *p
 	other.CacheSalt = ""
