@@ -34,11 +34,13 @@ type serviceView struct {
 	Reason   string   `json:"reason,omitempty" msgpack:"reason,omitempty"`
 	Hashing  string   `json:"hashing,omitempty" msgpack:"hashing,omitempty"`
 	Warnings []string `json:"warnings,omitempty" msgpack:"warnings,omitempty"`
-	Static   bool     `json:"static,omitempty" msgpack:"static,omitempty"`
-	Batches  uint64   `json:"batches" msgpack:"batches"`
-	Gaps     uint64   `json:"gaps" msgpack:"gaps"`
-	Restarts uint64   `json:"restarts" msgpack:"restarts"`
-	Rejected uint64   `json:"rejected" msgpack:"rejected"`
+	// Static: it is in the configuration; Found: an engine of the configuration told of it.
+	Static   bool   `json:"static,omitempty" msgpack:"static,omitempty"`
+	Found    bool   `json:"found,omitempty" msgpack:"found,omitempty"`
+	Batches  uint64 `json:"batches" msgpack:"batches"`
+	Gaps     uint64 `json:"gaps" msgpack:"gaps"`
+	Restarts uint64 `json:"restarts" msgpack:"restarts"`
+	Rejected uint64 `json:"rejected" msgpack:"rejected"`
 	Blocks   struct {
 		Stored   uint64 `json:"stored" msgpack:"stored"`
 		Removed  uint64 `json:"removed" msgpack:"removed"`
@@ -62,7 +64,7 @@ func viewOf(s *contract.Status) serviceView {
 		Endpoint: s.Endpoint, ReplayEndpoint: s.ReplayEndpoint, Type: s.Type, ModelName: s.Model, LoraName: s.LoRA, TenantID: s.Tenant, InstanceID: s.Instance,
 		BlockSize: s.BlockTokens, DPRank: s.Rank, AdditionalSalt: s.AdditionalSalt, Topic: s.Topic,
 		State: s.State.String(), CompleteSince: s.Since, Next: s.Next, HeardMS: milliseconds(s.Heard), Reason: s.Reason, Hashing: s.Hashing, Warnings: s.Warnings,
-		Static: s.Static, Batches: s.Batches, Gaps: s.Gaps, Restarts: s.Restarts, Rejected: s.Rejected,
+		Static: s.Ways&contract.Configured != 0, Found: s.Ways&contract.Found != 0, Batches: s.Batches, Gaps: s.Gaps, Restarts: s.Restarts, Rejected: s.Rejected,
 	}
 	if s.Hash != (contract.HashProfile{}) {
 		v.HashProfile = &profileView{s.Hash.Algorithm, s.Hash.Seed}

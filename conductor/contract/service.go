@@ -108,6 +108,19 @@ func (k ServiceKey) String() string {
 	return k.Instance + "|" + k.Tenant + "|" + strconv.Itoa(k.Rank)
 }
 
+// Ways are how a service came to be; there may be several.
+type Ways uint8
+
+// The ways.
+const (
+	// Called: somebody registered it.
+	Called Ways = 1 << iota
+	// Found: an engine of the configuration told of it.
+	Found
+	// Configured: it is itself in the configuration.
+	Configured
+)
+
 // Registered is what came of a registration.
 type Registered struct {
 	// Existed: the same service was registered already, and nothing changed.
@@ -162,8 +175,8 @@ type Status struct {
 	// Reason says in words what is wrong, "" for nothing: unreachable, replay refused,
 	// hashes that are not those of the profile.
 	Reason string
-	// Static: it comes from the configuration.
-	Static bool
+	// Ways are how it came to be.
+	Ways Ways
 	// Batches were applied, Gaps found, Restarts of the publisher seen and Rejected events
 	// passed over, since it was registered.
 	Batches, Gaps, Restarts, Rejected uint64

@@ -61,8 +61,8 @@ type member struct {
 	service contract.Service
 	feed    *feed.Feed
 	source  *prefixindex.Source
-	// static: it comes from the configuration; restored: from a snapshot.
-	static   atomic.Bool
+	// ways are contract.Ways; restored: it comes from a snapshot.
+	ways     atomic.Uint32
 	restored bool
 	since    time.Time
 	cancel   context.CancelFunc
@@ -81,17 +81,19 @@ func New(opts *Options) *Indexer {
 	return x
 }
 
+// came says how a member came to be, besides what is known of it.
+func (m *member) came(how contract.Ways) { m.ways.Or(uint32(how)) }
+
+func (m *member) is(how contract.Ways) bool { return contract.Ways(m.ways.Load())&how != 0 } //nolint:gosec // they are Ways
+
 // Register begins to follow a service; it does not wait for the publisher.
 func (x *Indexer) Register(ctx context.Context, service contract.Service) (contract.Registered, error) {
-	return x.register(ctx, service, false)
+	return x.RegisterAs(ctx, contract.Called, service)
 }
 
-// RegisterStatic is Register of a service of the configuration, for which Unready waits.
-func (x *Indexer) RegisterStatic(ctx context.Context, service contract.Service) (contract.Registered, error) {
-	return x.register(ctx, service, true)
-}
-
-func (x *Indexer) register(ctx context.Context, service contract.Service, static bool) (contract.Registered, error) {
+// RegisterAs is Register of a service that came in that way. Unready waits for those of the
+// configuration.
+func (x *Indexer) RegisterAs(ctx context.Context, how contract.Ways, service contract.Service) (contract.Registered, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
@@ -102,13 +104,13 @@ func (x *Indexer) register(ctx context.Context, service contract.Service, static
 		return registered, err
 	}
 	if registered.Existed {
-		if m := x.members[service.Key()]; m != nil && static {
-			m.static.Store(true)
+		if m := x.members[service.Key()]; m != nil {
+			m.came(how)
 		}
 		return registered, nil
 	}
 	m := &member{service: service}
-	m.static.Store(static)
+	m.came(how)
 	x.startLocked(ctx, m, nil)
 	x.fileLocked()
 	return registered, nil
@@ -173,7 +175,7 @@ func (x *Indexer) Services() []contract.Status {
 	all := make([]contract.Status, 0, len(members))
 	for _, m := range members {
 		s := m.feed.Status()
-		s.Static = m.static.Load()
+		s.Ways = contract.Ways(m.ways.Load()) //nolint:gosec // they are Ways
 		s.Warnings = append(s.Warnings, x.registry.Warnings(m.service.Key())...)
 		all = append(all, s)
 	}
@@ -190,7 +192,7 @@ func (x *Indexer) list() []*member { return x.directory.Load().members }
 func (x *Indexer) Unready() (why []string) {
 	for _, m := range x.list() {
 		s := m.feed.Summary()
-		if (m.static.Load() || m.restored) && time.Since(m.since) < unready && s.State == contract.Connecting {
+		if (m.is(contract.Configured) || m.restored) && time.Since(m.since) < unready && s.State == contract.Connecting {
 			why = append(why, m.service.Key().String()+" has not answered yet")
 		}
 	}

@@ -95,7 +95,7 @@ func TestRegister(t *testing.T) {
 		t.Errorf("%q", why)
 	}
 	static := serviceAt(endpoints{"tcp://127.0.0.1:7557", ""}, "s", 0)
-	if _, err := x.RegisterStatic(t.Context(), static); err != nil || !x.Services()[2].Static || len(x.Unready()) != 1 {
+	if _, err := x.RegisterAs(t.Context(), contract.Configured, static); err != nil || x.Services()[2].Ways != contract.Configured || len(x.Unready()) != 1 {
 		t.Errorf("%v, %q", err, x.Unready())
 	}
 	x.Close()

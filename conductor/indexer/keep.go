@@ -23,8 +23,15 @@ type Keeping struct {
 	// its snapshot where there is none in Dir, and Client how.
 	Peers  []string
 	Client *http.Client
-	// Static are the services of the configuration, see Restore.
-	Static []contract.Service
+	// Expected is what the configuration has.
+	Expected Expected
+}
+
+// Expected is what a configuration has, see Restore.
+type Expected struct {
+	// Static are its services, and Engines the instances whose services are found.
+	Static  []contract.Service
+	Engines []string
 }
 
 // Open makes an indexer that begins with a snapshot, if there is one: the directory's, else
@@ -36,7 +43,7 @@ func Open(ctx context.Context, opts *Options) *Indexer {
 	began := time.Now()
 	if keep.Dir != "" {
 		x.tidy(keep.Dir)
-		found, err := x.Load(ctx, keep.Dir, keep.Static)
+		found, err := x.Load(ctx, keep.Dir, &keep.Expected)
 		switch {
 		case err != nil:
 			log.Warn("the index can't begin with its snapshot", "dir", keep.Dir, "error", err)
@@ -89,7 +96,7 @@ func (x *Indexer) fetch(ctx context.Context, peer string) error {
 	if answer.StatusCode != http.StatusOK {
 		return fmt.Errorf("indexer: %s answers %s", peer, answer.Status)
 	}
-	return x.Restore(ctx, answer.Body, x.opts.Keep.Static)
+	return x.Restore(ctx, answer.Body, &x.opts.Keep.Expected)
 }
 
 // save writes the directory's snapshot, if there is to be one.

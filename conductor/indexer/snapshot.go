@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
 	"github.com/mooncake-sidecar/sidecar/conductor/feed"
@@ -35,7 +36,7 @@ var (
 // saved is what a snapshot says of a service.
 type saved struct {
 	Service contract.Service
-	Static  bool
+	Ways    contract.Ways
 	// Mark is where its stream had got to; without one what it told is worth nothing.
 	Mark *feed.Mark `json:",omitempty"`
 }
@@ -99,7 +100,7 @@ func (x *Indexer) Save(dir string) (err error) {
 }
 
 // Load restores the snapshot of a directory, false when there is none.
-func (x *Indexer) Load(ctx context.Context, dir string, static []contract.Service) (found bool, err error) {
+func (x *Indexer) Load(ctx context.Context, dir string, expected *Expected) (found bool, err error) {
 	file, err := os.Open(filepath.Join(dir, SnapshotFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -108,7 +109,7 @@ func (x *Indexer) Load(ctx context.Context, dir string, static []contract.Servic
 		return false, fmt.Errorf("indexer: %w", err)
 	}
 	defer file.Close()
-	return true, x.Restore(ctx, file, static)
+	return true, x.Restore(ctx, file, expected)
 }
 
 // write writes a snapshot while events wait.
@@ -123,7 +124,7 @@ func (x *Indexer) write(to io.Writer) error {
 	defer x.gate.Unlock()
 	var sources []prefixindex.Saved
 	for _, m := range x.list() {
-		one := saved{Service: m.service, Static: m.static.Load()}
+		one := saved{Service: m.service, Ways: contract.Ways(m.ways.Load())} //nolint:gosec // they are Ways
 		if mark, ok := m.feed.Mark(); ok {
 			one.Mark = &mark
 		}
@@ -136,12 +137,13 @@ func (x *Indexer) write(to io.Writer) error {
 	return x.index.Dump(to, sources)
 }
 
-// Restore begins with a snapshot: its services are followed from where they were. static are
-// those of the configuration: of the snapshot's services that came from one, and of those
-// that have their keys, only they are taken. After an error the indexer knows nothing.
+// Restore begins with a snapshot: its services are followed from where they were. Those that
+// somebody registered are taken; those that came from a configuration, or were found at an
+// engine of one, only where this one has them, or that engine, and none that has the key of
+// another one of this configuration. After an error the indexer knows nothing.
 //
 // REQUIRES: nothing was registered, and nobody asks yet.
-func (x *Indexer) Restore(ctx context.Context, from io.Reader, static []contract.Service) error {
+func (x *Indexer) Restore(ctx context.Context, from io.Reader, expected *Expected) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	r := bufio.NewReader(from)
@@ -157,7 +159,7 @@ func (x *Indexer) Restore(ctx context.Context, from io.Reader, static []contract
 		return fmt.Errorf("indexer: %w", ErrSeed)
 	}
 	index := prefixindex.New(prefixindex.Options{MaxBytes: x.opts.MaxBytes, Seed: seed})
-	keep := keeper{x: x, static: configured(static)}
+	keep := keeper{x: x, static: configured(expected.Static), engines: expected.Engines}
 	sources, err := index.Restore(r, keep.take)
 	if err != nil {
 		return fmt.Errorf("indexer: %w: %w", ErrSnapshot, err)
@@ -183,9 +185,10 @@ func configured(static []contract.Service) map[contract.ServiceKey]contract.Serv
 
 // keeper says which of a snapshot's services are taken.
 type keeper struct {
-	x      *Indexer
-	static map[contract.ServiceKey]contract.Service
-	known  []saved
+	x       *Indexer
+	static  map[contract.ServiceKey]contract.Service
+	engines []string
+	known   []saved
 }
 
 // take is asked of each source; it is true when what the source told is of use.
@@ -194,15 +197,23 @@ func (k *keeper) take(origin prefixindex.Origin, tag []byte) bool {
 	if json.Unmarshal(tag, &one) != nil || registry.Prepare(&one.Service) != nil {
 		return false
 	}
-	now, isStatic := k.static[one.Service.Key()]
-	if isStatic && now != one.Service || !isStatic && one.Static {
+	one.Ways &^= contract.Configured
+	if now, ok := k.static[one.Service.Key()]; ok {
+		if now != one.Service {
+			return false
+		}
+		one.Ways |= contract.Configured
+	}
+	if !slices.Contains(k.engines, one.Service.Instance) {
+		one.Ways &^= contract.Found
+	}
+	if one.Ways == 0 { // who had it has it no more
 		return false
 	}
 	origin.ReusesReported = false // that is found out
 	if origin != k.x.originLocked(&one.Service) {
 		return false
 	}
-	one.Static = isStatic
 	k.known = append(k.known, one)
 	return one.Mark != nil
 }
@@ -210,7 +221,7 @@ func (k *keeper) take(origin prefixindex.Origin, tag []byte) bool {
 // resumeLocked follows a service of a snapshot, with the next of the sources if it has one.
 func (x *Indexer) resumeLocked(ctx context.Context, one *saved, sources *[]prefixindex.Saved) {
 	m := &member{service: one.Service, restored: true}
-	m.static.Store(one.Static)
+	m.came(one.Ways)
 	if one.Mark != nil {
 		m.source = (*sources)[0].Source
 		*sources = (*sources)[1:]

@@ -128,7 +128,7 @@ func TestRestartWithoutEngines(t *testing.T) {
 		t.Error(err)
 	}
 	second := newIndexer(t, options(transport))
-	if err := second.Restore(t.Context(), &again, nil); err != nil {
+	if err := second.Restore(t.Context(), &again, &Expected{}); err != nil {
 		t.Error(err)
 	}
 	if got := rowsOf(second, ask(1)); !slices.Equal(got, []row{{"a", 0, 2, 2, contract.Connecting, false}}) {
@@ -178,12 +178,22 @@ func TestRestoredServicesAndTheConfiguration(t *testing.T) {
 	transport := newTransport(t)
 	first := newIndexer(t, options(transport))
 	for _, name := range []string{"removed", "changed", "kept"} {
-		if _, err := first.RegisterStatic(t.Context(), serviceAt(ipcEndpoints(t), name, 0)); err != nil {
+		if _, err := first.RegisterAs(t.Context(), contract.Configured, serviceAt(ipcEndpoints(t), name, 0)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, name := range []string{"taken", "called"} {
 		register(t, first, serviceAt(ipcEndpoints(t), name, 0))
+	}
+	for _, name := range []string{"gone", "stays", "both"} {
+		if _, err := first.RegisterAs(t.Context(), contract.Found, serviceAt(ipcEndpoints(t), name, 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range first.Services() {
+		if s.Instance == "both" { // of an engine that is no longer configured, but somebody wants it
+			register(t, first, s.Service)
+		}
 	}
 	var snapshot bytes.Buffer
 	if err := first.Snapshot(t.Context(), &snapshot); err != nil {
@@ -198,22 +208,26 @@ func TestRestoredServicesAndTheConfiguration(t *testing.T) {
 	static := []contract.Service{kept, serviceAt(ipcEndpoints(t), "changed", 0), serviceAt(ipcEndpoints(t), "taken", 0)}
 	static[0].Tenant = "" // as it is written
 	second := newIndexer(t, options(transport))
-	if err := second.Restore(t.Context(), bytes.NewReader(snapshot.Bytes()), static); err != nil {
+	if err := second.Restore(t.Context(), bytes.NewReader(snapshot.Bytes()), &Expected{Static: static, Engines: []string{"stays"}}); err != nil {
 		t.Fatal(err)
 	}
 	for i, existed := range []bool{true, false, false} {
-		if made, err := second.RegisterStatic(t.Context(), static[i]); err != nil || made.Existed != existed {
+		if made, err := second.RegisterAs(t.Context(), contract.Configured, static[i]); err != nil || made.Existed != existed {
 			t.Errorf("%s: %+v, %v", static[i].Instance, made, err)
 		}
 	}
 	var names []string
 	for _, s := range second.Services() {
 		names = append(names, s.Instance)
-		if s.Static != (s.Instance != "called") {
-			t.Errorf("%s: static %v", s.Instance, s.Static)
+		want := map[string]contract.Ways{"both": contract.Called, "called": contract.Called, "stays": contract.Found}[s.Instance]
+		if want == 0 {
+			want = contract.Configured
+		}
+		if s.Ways != want {
+			t.Errorf("%s: %b, want %b", s.Instance, s.Ways, want)
 		}
 	}
-	if got := strings.Join(names, " "); got != "called changed kept taken" {
+	if got := strings.Join(names, " "); got != "both called changed kept stays taken" {
 		t.Error(got)
 	}
 }
@@ -243,7 +257,7 @@ func TestDamagedSnapshot(t *testing.T) {
 		opts := options(transport)
 		opts.Keep.Dir = dir
 		x := newIndexer(t, opts)
-		if found, err := x.Load(t.Context(), dir, nil); !found || !errors.Is(err, ErrSnapshot) {
+		if found, err := x.Load(t.Context(), dir, &Expected{}); !found || !errors.Is(err, ErrSnapshot) {
 			t.Errorf("%s: %v, %v", name, found, err)
 		}
 		if len(x.Services()) != 0 || x.Stats().Blocks != 0 {

@@ -33,8 +33,8 @@ const conductorName = "mooncake-conductor"
 // conductorIndex is an index with what runs it.
 type conductorIndex interface {
 	api.Indexer
-	// RegisterStatic is Register for what the configuration names.
-	RegisterStatic(ctx context.Context, service contract.Service) (contract.Registered, error)
+	// RegisterAs is Register for what the configuration names, or its engines tell of.
+	RegisterAs(ctx context.Context, how contract.Ways, service contract.Service) (contract.Registered, error)
 	// Run follows streams and writes snapshots until ctx ends, and returns when nothing of
 	// it is left. REQUIRES: it is called, once.
 	Run(ctx context.Context) error

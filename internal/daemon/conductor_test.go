@@ -48,14 +48,14 @@ type fakeConductorIndex struct {
 }
 
 func (f *fakeConductorIndex) Register(_ context.Context, s contract.Service) (contract.Registered, error) {
-	return f.add(contract.Status{Service: s})
+	return f.add(contract.Status{Service: s, Ways: contract.Called})
 }
 
-func (f *fakeConductorIndex) RegisterStatic(_ context.Context, s contract.Service) (contract.Registered, error) {
+func (f *fakeConductorIndex) RegisterAs(_ context.Context, how contract.Ways, s contract.Service) (contract.Registered, error) {
 	if s.BlockTokens < 0 {
 		return contract.Registered{}, &contract.FieldError{Field: "block_size", Text: "below zero"}
 	}
-	return f.add(contract.Status{Service: s, Static: true})
+	return f.add(contract.Status{Service: s, Ways: how})
 }
 
 func (f *fakeConductorIndex) add(s contract.Status) (contract.Registered, error) {

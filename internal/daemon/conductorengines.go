@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/mooncake-sidecar/sidecar/conductor/api"
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
 	"github.com/mooncake-sidecar/sidecar/conductor/prefixindex"
 	"github.com/mooncake-sidecar/sidecar/conductor/registry"
@@ -35,12 +34,12 @@ func engineTransport() *http.Transport {
 // follower keeps the streams of engines registered as their servers tell of them.
 type follower struct {
 	engines []config.Engine
-	index   api.Indexer
+	index   conductorIndex
 	client  *http.Client
 	log     *slog.Logger
 }
 
-func newFollower(engines []config.Engine, index api.Indexer, client *http.Client, log *slog.Logger) *follower {
+func newFollower(engines []config.Engine, index conductorIndex, client *http.Client, log *slog.Logger) *follower {
 	return &follower{engines, index, client, log}
 }
 
@@ -86,10 +85,11 @@ func (f *follower) one(ctx context.Context, e config.Engine) {
 	}
 }
 
-// restored are the streams of an engine that a snapshot had: it may have moved since.
+// restored are the streams that a snapshot had of those that the engine told of: it may have
+// moved since.
 func (f *follower) restored(e config.Engine) (known []contract.Service) {
 	for _, s := range f.index.Services() {
-		if !s.Static && s.Instance == e.Name && s.Tenant == prefixindex.DefaultTenant && s.Type == contract.TypeVLLM {
+		if s.Ways&contract.Found != 0 && s.Instance == e.Name {
 			known = append(known, s.Service)
 		}
 	}
@@ -115,7 +115,7 @@ func (f *follower) change(ctx context.Context, known, found []contract.Service) 
 	}
 	for _, s := range found {
 		// Also what is known: somebody may have unregistered it.
-		made, fault := f.index.Register(ctx, s)
+		made, fault := f.index.RegisterAs(ctx, contract.Found, s)
 		if fault != nil {
 			err = errors.Join(err, fault)
 			continue

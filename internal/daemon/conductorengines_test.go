@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -50,7 +52,7 @@ func TestFollowerAfterRestart(t *testing.T) {
 	e := newFakeEngine(t, 6001)
 	index := &fakeConductorIndex{}
 	old := contract.Service{Endpoint: "tcp://127.0.0.1:5999", Type: contract.TypeVLLM, Model: "tiny", Instance: "e", Tenant: "default"}
-	if _, err := index.Register(t.Context(), old); err != nil {
+	if _, err := index.RegisterAs(t.Context(), contract.Found, old); err != nil {
 		t.Fatal(err)
 	}
 	f := newFollower([]config.Engine{{Name: "e", URL: e.URL}}, index, e.Client(), slog.New(slog.DiscardHandler))
@@ -116,3 +118,52 @@ func TestConductorStatusTLS(t *testing.T) {
 		}
 	}
 }
+
+// After a restart the streams of an engine that the configuration has no more are not followed;
+// those that somebody registered are.
+func TestEnginesThatAreGoneAfterARestart(t *testing.T) {
+	dir := t.TempDir()
+	index := func(engines string) conductorIndex {
+		cfg := &config.ConductorConfig{SnapshotDir: dir, Engines: engines}
+		cfg.SetDefaults(os.DirFS("/"))
+		log := slog.New(slog.DiscardHandler)
+		index, end, err := openIndex(t.Context(), cfg, nil, supervise(log), log)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		t.Cleanup(func() {
+			if err := end(); err != nil {
+				t.Error(err)
+			}
+		})
+		return &endedIndex{index, ctx}
+	}
+	names := func(index conductorIndex) (all []string) {
+		for _, s := range index.Services() {
+			all = append(all, s.Instance)
+		}
+		return all
+	}
+	first := index("")
+	for i, how := range []contract.Ways{contract.Called, contract.Found, contract.Found} {
+		name := string(rune('a' + i))
+		s := contract.Service{Endpoint: "tcp://127.0.0.1:1", Type: contract.TypeVLLM, Model: "m", Instance: name}
+		if _, err := first.RegisterAs(t.Context(), how, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_ = first.(*endedIndex).end()
+	if got := names(index("c=http://127.0.0.1:1")); !slices.Equal(got, []string{"a", "c"}) {
+		t.Errorf("%v are followed", got)
+	}
+}
+
+// endedIndex is an index that ends, with its last snapshot, when end is called.
+type endedIndex struct {
+	conductorIndex
+	over context.Context //nolint:containedctx // it is over
+}
+
+func (e *endedIndex) end() error { return e.Run(e.over) }

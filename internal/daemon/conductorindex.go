@@ -39,6 +39,14 @@ func openIndex(ctx context.Context, cfg *config.ConductorConfig, static []contra
 	if err != nil {
 		return nil, nil, err
 	}
+	engines, err := config.ParseEngines(cfg.Engines)
+	if err != nil {
+		return nil, nil, err
+	}
+	expected := indexer.Expected{Static: static}
+	for _, e := range engines {
+		expected.Engines = append(expected.Engines, e.Name)
+	}
 	seed, hasSeed, err := cfg.SeedNumber()
 	if err != nil {
 		return nil, nil, err
@@ -54,7 +62,7 @@ func openIndex(ctx context.Context, cfg *config.ConductorConfig, static []contra
 	sup.Extend(patienceForMemory) // a snapshot may be large
 	index := indexer.Open(ctx, &indexer.Options{
 		Transport: transport, MaxBytes: int64(cfg.IndexBytes), MaxServices: cfg.MaxServices, Seed: seed, HasSeed: hasSeed, Log: log, //nolint:gosec // less than there is memory
-		Keep: indexer.Keeping{Dir: cfg.SnapshotDir, Interval: cfg.SnapshotInterval, Peers: peers, Client: client, Static: static},
+		Keep: indexer.Keeping{Dir: cfg.SnapshotDir, Interval: cfg.SnapshotInterval, Peers: peers, Client: client, Expected: expected},
 	})
 	return index, func() error {
 		index.Close() // also where it never ran
@@ -148,7 +156,7 @@ func staticServices(static []config.StaticService) (services []contract.Service,
 // served.
 func registerStatic(ctx context.Context, services []contract.Service, faults []error, index conductorIndex, log *slog.Logger) error {
 	for i := range services {
-		made, err := index.RegisterStatic(ctx, services[i])
+		made, err := index.RegisterAs(ctx, contract.Configured, services[i])
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", services[i].Instance, err))
 		}
