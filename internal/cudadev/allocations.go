@@ -60,6 +60,7 @@ func (a *allocations) take(handle cuda.Handle) (*allocation, error) {
 		a.open = map[cuda.Handle]*allocation{}
 	}
 	a.open[handle] = opened
+	a.gpu.stats.mapped.Add(int64(opened.bytes))
 	return opened, nil
 }
 
@@ -98,6 +99,7 @@ func (a *allocations) openChunks(fds []int, bytes []uint64) (*allocation, error)
 	if err != nil {
 		return nil, a.gpu.note(err)
 	}
+	a.gpu.stats.mapped.Add(int64(total))
 	return &allocation{at: at, bytes: total, chunks: bytes, users: 1}, nil
 }
 
@@ -110,6 +112,7 @@ func (a *allocations) drop(gone *allocation) error {
 	if gone.users--; gone.users > 0 {
 		return nil
 	}
+	a.gpu.stats.mapped.Add(-int64(gone.bytes))
 	if gone.chunks != nil {
 		return a.gpu.UnmapChunks(gone.at, gone.chunks)
 	}

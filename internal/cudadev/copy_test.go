@@ -33,19 +33,27 @@ func TestRoundTrips(t *testing.T) {
 						t.Errorf("%s: %d bytes were buffered with everything registered", l.name, after-before)
 					}
 					e.close()
+					r.device.Close()
 					if n := r.device.Stats().RegisteredBytes; n != 0 {
 						t.Errorf("%d bytes are registered without an engine", n)
 					}
 					r.prepared.bytes, r.prepared.all = 0, false
 				}
 				s := r.device.Stats()
-				if way == ByKernel && (s.KernelBytes == 0 || s.EngineBytes != 0) || way == ByEngine && (s.KernelBytes != 0 || s.EngineBytes == 0) {
-					t.Errorf("%v: %+v", way, s)
+				for direction, flows := range map[string]*[Ways]Flow{"stores": &s.Stores, "loads": &s.Loads} {
+					for i, flow := range flows {
+						if used := flow.Bytes > 0 && flow.Launches > 0; way != Measured && used != (Way(i) == way) {
+							t.Errorf("%v: %s by %v: %+v", way, direction, Way(i), flow)
+						}
+						if flow.Caches != 0 {
+							t.Errorf("%s by %v: %d caches without an engine", direction, Way(i), flow.Caches)
+						}
+					}
 				}
 				if batched := r.double.Get(cudatest.Batches) > 0; batched != (defines == nil) {
 					t.Errorf("batched: %v", batched)
 				}
-				r.double.Empty()
+				r.empty()
 			})
 		}
 	}
@@ -93,7 +101,7 @@ func TestNoRoomToMeasure(t *testing.T) {
 	r.double.Heal()
 	e.roundTrip(0)
 	e.close()
-	r.double.Empty()
+	r.empty()
 }
 
 // Pieces that are measured lie as well as the kernel likes, and are there at all.

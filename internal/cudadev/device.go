@@ -24,6 +24,9 @@ type Device struct {
 	driver   *cuda.Driver // nil before the first Map; guarded by mu
 	gpu      *gpu         // nil while nothing is mapped; guarded by mu
 	mappings int          // of gpu; guarded by mu
+	// leaving is closed when the GPU of engines that have gone is given back; nil:
+	// there is none. Guarded by mu.
+	leaving chan struct{}
 }
 
 // New returns the device. Neither the driver nor a GPU is touched before Map.
@@ -51,6 +54,15 @@ func (d *Device) openLocked() (err error) {
 
 // Map implements worker.Device.
 func (d *Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
+	m, err := d.register(pid, reg, fds)
+	if err != nil {
+		d.stats.refused.Add(1)
+		return nil, err
+	}
+	return m, nil
+}
+
+func (d *Device) register(pid int, reg *connector.Register, fds []int) (*mapping, error) {
 	defer closeAll(fds)
 	if err := reg.CheckGeometry(); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrRegion, err)
@@ -66,6 +78,7 @@ func (d *Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mappin
 		return nil, errors.Join(err, m.unmap())
 	}
 	m.choose()
+	m.count(1)
 	m.start()
 	d.cfg.Log.Info("the engine's GPU memory is mapped", "pid", pid, "gpu", g.name, "uuid", hex.EncodeToString(g.uuid[:]), "driver", g.version,
 		"allocations", len(m.allocations), "segments", len(reg.Segments), "events", len(m.ring), "stores_by", m.ways[0].String(), "loads_by", m.ways[1].String())
@@ -76,6 +89,7 @@ func (d *Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mappin
 func (d *Device) acquire(wanted []byte) (*gpu, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.awaitLocked()
 	if len(wanted) != len(cuda.UUID{}) {
 		return nil, fmt.Errorf("%w: the registration names no GPU (device_uuid has %d bytes)", ErrRegion, len(wanted))
 	}
@@ -119,42 +133,47 @@ func (d *Device) findLocked(wanted cuda.UUID) (cuda.Device, error) {
 	return cuda.Device{}, fmt.Errorf("%w: %x; this process sees %s (CUDA_VISIBLE_DEVICES, and the GPUs of the container)", cuda.ErrNoDevice, wanted, strings.Join(seen, ", "))
 }
 
-// release gives a mapping's hold of the GPU back. The last ends the context.
+// release gives a mapping's hold of the GPU back. The last ends the context, beside
+// the caller: to give the store's memory back to the driver takes it long, and the
+// engine waits for its own to be unmapped, not for that.
 func (d *Device) release() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.mappings--; d.mappings > 0 {
 		return
 	}
-	g := d.gpu
-	d.gpu = nil
-	d.cfg.Log.Info("no engine is on the GPU: its context is given back", "since_start", d.Stats())
-	if err := g.close(); err != nil {
-		d.cfg.Log.Warn("give the GPU back", "error", err)
+	g, leaving := d.gpu, make(chan struct{})
+	d.gpu, d.leaving = nil, leaving
+	go func() {
+		defer close(leaving)
+		d.cfg.Log.Info("no engine is on the GPU: its context is given back", "since_start", d.Stats())
+		if err := g.close(); err != nil {
+			d.cfg.Log.Warn("give the GPU back", "error", err)
+		}
+	}()
+}
+
+// awaitLocked waits until the GPU of engines that have gone is given back. It gives
+// mu up meanwhile.
+func (d *Device) awaitLocked() {
+	for d.leaving != nil {
+		leaving := d.leaving
+		d.mu.Unlock()
+		<-leaving
+		d.mu.Lock()
+		if d.leaving == leaving {
+			d.leaving = nil
+		}
 	}
 }
 
-// Stats are counts since the start, but for RegisteredBytes and UnregisteredBytes.
-type Stats struct {
-	// RegisteredBytes of the store's memory are within the GPU's reach now.
-	RegisteredBytes int64
-	// UnregisteredBytes can't be: the driver has refused them to this context.
-	UnregisteredBytes int64
-	// BufferedBytes were copied by way of the buffer.
-	BufferedBytes int64
-	// KernelBytes and EngineBytes were copied by a kernel, and by copy engines.
-	KernelBytes, EngineBytes int64
-	// Waits are batches that found the engine's event not there yet.
-	Waits int64
-}
-
-// Stats returns the counts.
-func (d *Device) Stats() Stats {
-	s := &d.stats
-	return Stats{
-		RegisteredBytes: s.registered.Load(), UnregisteredBytes: s.unregistered.Load(), BufferedBytes: s.buffered.Load(),
-		KernelBytes: s.moved[ByKernel].Load(), EngineBytes: s.moved[ByEngine].Load(), Waits: s.waits.Load(),
-	}
+// Close waits until the GPU of engines that have gone is given back.
+//
+// REQUIRES: nothing is mapped, nor will be.
+func (d *Device) Close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.awaitLocked()
 }
 
 func closeAll(fds []int) {

@@ -41,11 +41,11 @@ func TestOneMappingOfAnAllocation(t *testing.T) {
 		e.mapping = second
 		e.roundTrip(0)
 		e.close()
-		r.double.Empty()
+		r.empty()
 		// The engine registers again, after it slept for example.
 		e.registered().roundTrip(0)
 		e.close()
-		r.double.Empty()
+		r.empty()
 	}
 }
 
@@ -98,11 +98,12 @@ func TestRefusals(t *testing.T) {
 		} else if !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", name, err)
 		}
+		r.device.Close()
 		if n := r.double.Get(cudatest.Contexts); n != 0 {
 			t.Errorf("%s: %d contexts are left", name, n)
 		}
 	}
-	r.double.Empty()
+	r.empty()
 }
 
 func TestAnOldDriverHasNoChunks(t *testing.T) {
@@ -111,7 +112,7 @@ func TestAnOldDriverHasNoChunks(t *testing.T) {
 	if _, err := r.device.Map(1, e.reg, e.descriptors()); !errors.Is(err, cuda.ErrNoChunks) {
 		t.Errorf("%v", err)
 	}
-	r.double.Empty()
+	r.empty()
 }
 
 func TestOneGPUForAWorker(t *testing.T) {
@@ -130,7 +131,7 @@ func TestOneGPUForAWorker(t *testing.T) {
 	first.close()
 	second.registered().roundTrip(0) // once the other GPU's engines are gone
 	second.close()
-	r.double.Empty()
+	r.empty()
 }
 
 // TestALostContext: the batch fails, nothing is asked of the driver after it, and
@@ -192,7 +193,7 @@ func TestAFailedCallIsItsBatchs(t *testing.T) {
 		}
 		e.roundTrip(0)
 		e.close()
-		r.double.Empty()
+		r.empty()
 	}
 }
 
@@ -209,6 +210,7 @@ func TestMemoryThatCantBeRegistered(t *testing.T) {
 		t.Error("nothing was buffered")
 	}
 	e.close()
+	r.device.Close()
 	if n := r.device.Stats().UnregisteredBytes; n != 0 {
 		t.Errorf("%d bytes could not be registered with no engine there", n)
 	}
@@ -218,7 +220,7 @@ func TestMemoryThatCantBeRegistered(t *testing.T) {
 		t.Errorf("%d bytes could not be registered, want %d", n, memoryBytes)
 	}
 	e.close()
-	r.double.Empty()
+	r.empty()
 }
 
 // A segment that comes later, and one that goes.
@@ -236,7 +238,7 @@ func TestSegmentsComeAndGo(t *testing.T) {
 	r.double.Await(func() bool { return r.device.Stats().RegisteredBytes == memoryBytes })
 	e.roundTrip(0)
 	e.close()
-	r.double.Empty()
+	r.empty()
 }
 
 // TestManyAtOnce: engines come, copy at the same time, and go.
@@ -270,7 +272,7 @@ func TestManyAtOnce(t *testing.T) {
 		})
 	}
 	running.Wait()
-	r.double.Empty()
+	r.empty()
 }
 
 // storeOnly stores all blocks and compares.

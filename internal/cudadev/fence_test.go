@@ -177,7 +177,7 @@ func TestAWaitForTheEngineCanBeGivenUp(t *testing.T) {
 		}
 	}
 	e.close()
-	r.double.Empty()
+	r.empty()
 	if err := e.copy(t.Context(), worker.Load, nil, nil); !errors.Is(err, errClosed) {
 		t.Errorf("%v", err)
 	}
@@ -206,5 +206,5 @@ func TestCloseWaits(t *testing.T) {
 	if err := errors.Join(<-closed, <-stores, <-loads, e.mapping.Close()); err != nil {
 		t.Error(err)
 	}
-	r.double.Empty()
+	r.empty()
 }

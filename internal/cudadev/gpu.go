@@ -19,11 +19,6 @@ const kernelName = "mooncake_copy"
 // and a little more.
 const maxLanes = 4
 
-type counters struct {
-	registered, unregistered, buffered, waits atomic.Int64
-	moved                                     [ByEngine + 1]atomic.Int64
-}
-
 // gpu is a context while engines are there.
 type gpu struct {
 	*cuda.Context
@@ -118,6 +113,7 @@ func (g *gpu) fail(err error) error {
 			continue
 		}
 		if before == nil {
+			g.stats.lost.Store(true)
 			g.cfg.Log.Error("the GPU can't be used by this process any more; it must be started anew", "error", err)
 			if g.cfg.OnLost != nil {
 				g.cfg.OnLost(err)

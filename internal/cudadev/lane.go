@@ -169,9 +169,6 @@ func (s *slot) enqueue() error {
 	if lost := s.gpu.lost(); lost != nil {
 		return lost
 	}
-	if err == nil {
-		s.gpu.stats.moved[s.way].Add(int64(s.bytes))
-	}
 	return err
 }
 

@@ -28,6 +28,7 @@ type mapping struct {
 	allocations []*allocation
 	ring        []cuda.Event // the engine's events
 	ways        [2]Way       // of stores and of loads
+	counted     bool         // in the figures
 	stores      chan func()
 
 	mu      sync.Mutex
@@ -114,6 +115,14 @@ func (m *mapping) Copy(ctx context.Context, direction worker.Direction, after wo
 
 // run copies a batch. When it returns the GPU does nothing for it any more.
 func (m *mapping) run(ctx context.Context, direction worker.Direction, after worker.Event, batch []worker.ShardCopy) error {
+	err := m.copy(ctx, direction, after, batch)
+	if err != nil && ctx.Err() == nil {
+		m.gpu.stats.failed.Add(1)
+	}
+	return err
+}
+
+func (m *mapping) copy(ctx context.Context, direction worker.Direction, after worker.Event, batch []worker.ShardCopy) error {
 	if err := m.gpu.lost(); err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
@@ -147,7 +156,13 @@ func (m *mapping) await(ctx context.Context, after worker.Event) error {
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for look, waited := firstLook, false; ; look = min(2*look, longestLook) {
+	var began time.Time // of the wait
+	defer func() {
+		if !began.IsZero() {
+			m.gpu.stats.waitedNanos.Add(int64(time.Since(began)))
+		}
+	}()
+	for look := firstLook; ; look = min(2*look, longestLook) {
 		happened, err := m.gpu.Done(m.ring[slot])
 		if err != nil {
 			return fmt.Errorf("copy: wait for the engine: %w", m.gpu.note(err))
@@ -155,8 +170,8 @@ func (m *mapping) await(ctx context.Context, after worker.Event) error {
 		if happened {
 			return nil
 		}
-		if !waited {
-			waited = true
+		if began.IsZero() {
+			began = time.Now()
 			m.gpu.stats.waits.Add(1)
 		}
 		if err := ctx.Err(); err != nil {
@@ -165,6 +180,14 @@ func (m *mapping) await(ctx context.Context, after worker.Event) error {
 		timer.Reset(look)
 		<-timer.C
 	}
+}
+
+// count adds a mapping to the figures of those that there are, or takes it out.
+func (m *mapping) count(n int64) {
+	for i, direction := range []worker.Direction{worker.Store, worker.Load} {
+		m.gpu.stats.of(direction, m.ways[i]).caches.Add(n)
+	}
+	m.counted = n > 0
 }
 
 // Close implements worker.Mapping.
@@ -183,6 +206,9 @@ func (m *mapping) Close() error {
 func (m *mapping) unmap() error {
 	if m.gpu == nil {
 		return nil
+	}
+	if m.counted {
+		m.count(-1)
 	}
 	var errs []error
 	for _, event := range m.ring {

@@ -80,6 +80,15 @@ func (p *Pool) list() ([]*hostSegment, <-chan struct{}) {
 	return p.segments, p.changed
 }
 
+// bytes is how much there is.
+func (p *Pool) bytes() (n int64) {
+	segments, _ := p.list()
+	for _, s := range segments {
+		n += int64(len(s.data))
+	}
+	return n
+}
+
 // release gives back what is registered.
 //
 // REQUIRES: pinning is held.

@@ -83,6 +83,7 @@ func newRig(t *testing.T, change func(*Config), defines ...string) *rig {
 	r.device = New(cfg, r.pool)
 	t.Cleanup(func() {
 		r.double.Open()
+		r.device.Close()
 		r.pool.Remove(r.memory)
 		if err := unix.Munmap(r.memory); err != nil {
 			t.Error(err)
@@ -99,6 +100,16 @@ func (r *rig) prepare(bytes uint64, all bool, registered uint64) {
 	r.prepared.bytes, r.prepared.all = bytes, all
 	r.prepared.Unlock()
 	r.double.Await(func() bool { return r.device.Stats().RegisteredBytes == int64(registered) })
+}
+
+// empty waits for the GPU to be given back, and for all of it to be.
+func (r *rig) empty() {
+	r.t.Helper()
+	r.device.Close()
+	r.double.Empty()
+	if n := r.device.Stats().MappedBytes; n != 0 {
+		r.t.Errorf("%d bytes are mapped by its own count", n)
+	}
 }
 
 // layout is how a test's engine lays its KV cache out.

@@ -47,6 +47,8 @@ func (t *transfer) run() error {
 		if err = t.ctx.Err(); err == nil {
 			s.number = i
 			err = t.launch(s)
+		} else if len(t.inOrder()) > 0 {
+			t.m.gpu.stats.fenced.Add(1)
 		}
 	}
 	for _, s := range t.inOrder() {
@@ -86,6 +88,9 @@ func (t *transfer) launch(s *slot) error {
 	if err := s.enqueue(); err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
+	done := t.m.gpu.stats.of(t.direction, t.way)
+	done.launches.Add(1)
+	done.bytes.Add(int64(s.bytes))
 	if t.direction == worker.Load {
 		return t.sum(s.shards)
 	}

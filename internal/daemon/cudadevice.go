@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/internal/cudadev"
+	"github.com/mooncake-sidecar/sidecar/internal/metrics"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
@@ -54,6 +55,22 @@ func cudaDevice(pool *cudadev.Pool, background func(work func()), cores int, los
 	}
 	log.Info("GPUs that this worker sees", "gpus", names)
 	return device
+}
+
+// gpuFigures returns a device's figures as metrics are made of them.
+func gpuFigures(device *cudadev.Device) metrics.GPU {
+	s := device.Stats()
+	g := metrics.GPU{
+		MappedBytes: s.MappedBytes, StoreBytes: s.StoreBytes, RegisteredBytes: s.RegisteredBytes, RefusedBytes: s.UnregisteredBytes,
+		BufferedBytes: s.BufferedBytes, Waits: s.Waits, Waited: s.Waited, Fenced: s.Fenced, Refused: s.Refused, Failed: s.Failed, Lost: s.Lost,
+	}
+	for way, label := range map[cudadev.Way]string{cudadev.ByKernel: "kernel", cudadev.ByEngine: "copy_engine"} {
+		for load, flows := range map[bool]*[cudadev.Ways]cudadev.Flow{false: &s.Stores, true: &s.Loads} {
+			f := flows[way]
+			g.Flows = append(g.Flows, metrics.GPUFlow{Load: load, Way: label, Launches: f.Launches, Bytes: f.Bytes, Caches: f.Caches})
+		}
+	}
+	return g
 }
 
 // pooledSegment is a store segment whose data a GPU may be made to reach.

@@ -111,6 +111,10 @@ func TestPrometheusScrapes(t *testing.T) {
 	worker.RuntimeDir, worker.HTTPListen = dir, freeAddress(t)
 	worker.SetDefaults()
 	start(t, func(ctx context.Context) error { return RunWorker(ctx, worker, Control{}, quiet) })
+	gpu := &config.WorkerConfig{Device: "cuda-0"} // whether there is one or not: the series are there
+	gpu.RuntimeDir, gpu.HTTPListen = dir, freeAddress(t)
+	gpu.SetDefaults()
+	start(t, func(ctx context.Context) error { return RunWorker(ctx, gpu, Control{}, quiet) })
 	until(t, "lookupd answers", func() bool { _, err := LookupdStatus(t.Context(), dir); return err == nil })
 	path := filepath.Join(dir, "lookup")
 	engine(t, dir, path)
@@ -123,16 +127,16 @@ func TestPrometheusScrapes(t *testing.T) {
 		t.Errorf("/services: %d", code)
 	}
 
-	address := prometheus(t, "native-histograms", lookupd.HTTPListen, worker.HTTPListen, conductor)
-	classic := prometheus(t, "", lookupd.HTTPListen, worker.HTTPListen, conductor)
+	address := prometheus(t, "native-histograms", lookupd.HTTPListen, worker.HTTPListen, gpu.HTTPListen, conductor)
+	classic := prometheus(t, "", lookupd.HTTPListen, worker.HTTPListen, gpu.HTTPListen, conductor)
 	for expression, want := range map[string]string{
-		`sum(up{job="mooncake"})`:            "3",
-		`count(mooncake_sidecar_build_info)`: "3",
+		`sum(up{job="mooncake"})`:            "4",
+		`count(mooncake_sidecar_build_info)`: "4",
 		`mooncake_sidecar_router_answers_total{path="/v1/completions",status="2xx"}`: "1",
 		`histogram_count(mooncake_sidecar_router_added_duration_seconds)`:            "1",
 		`sum(mooncake_sidecar_router_engine_state{engine="e"})`:                      "1",
 		`mooncake_sidecar_lookups_total{model="m",result="miss"}`:                    "1",
-		`mooncake_sidecar_worker_store_ready`:                                        "1",
+		`min(mooncake_sidecar_worker_store_ready)`:                                   "1",
 		`histogram_count(mooncake_sidecar_lookup_duration_seconds)`:                  "1",
 		`histogram_quantile(0.5, mooncake_sidecar_lookup_duration_seconds) < bool 5`: "1",
 		`sum(mooncake_sidecar_engines)`:                                              "1",
@@ -147,7 +151,7 @@ func TestPrometheusScrapes(t *testing.T) {
 		hit(t, path, testBlob())
 		return query(t, address, `mooncake_sidecar_store_miss_ratio{memory="2x"}`) != ""
 	})
-	until(t, "the second server has all daemons", func() bool { return query(t, classic, `sum(up{job="mooncake"})`) == "3" })
+	until(t, "the second server has all daemons", func() bool { return query(t, classic, `sum(up{job="mooncake"})`) == "4" })
 	checkWatched(t, address, classic)
 	quantiles := quantileQueries(t)
 	if len(quantiles) < 15 {

@@ -19,6 +19,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/cudadev"
 	"github.com/mooncake-sidecar/sidecar/internal/faults"
 	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
+	"github.com/mooncake-sidecar/sidecar/internal/metrics"
 	"github.com/mooncake-sidecar/sidecar/internal/proc"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/internal/unary"
@@ -88,7 +89,10 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 			end.Reset(lossPatience)
 			stop(err)
 		}
-		device.Device = cudaDevice(pool, background.Run, cores, lost, log)
+		gpu := cudaDevice(pool, background.Run, cores, lost, log)
+		defer gpu.Close() // the sessions have ended by then
+		ops.registry.AddGPU(func() metrics.GPU { return gpuFigures(gpu) })
+		device.Device = gpu
 	} else {
 		device.Device = hostdev.Device{Background: background.Run, Cores: cores}
 	}

@@ -71,6 +71,12 @@ func registries() map[string]*Registry {
 	}
 	jobs := worker.JobStats{ByStatus: map[string]uint64{"ok": 3}, ByReason: map[string]uint64{"corrupt": 1}, Bytes: 77}
 	w.AddWorker(func() worker.Stats { return worker.Stats{LoadJobs: jobs, StoreJobs: jobs} }, func() bool { return true })
+	w.AddGPU(func() GPU {
+		return GPU{
+			Flows:       []GPUFlow{{Load: true, Way: "kernel", Launches: 2, Bytes: 50, Caches: 1}, {Way: "copy_engine", Bytes: 60}},
+			MappedBytes: 7, StoreBytes: 9, RegisteredBytes: 8, RefusedBytes: 1, BufferedBytes: 3, Waits: 4, Waited: 250 * time.Millisecond, Fenced: 5, Refused: 6, Failed: 2, Lost: true,
+		}
+	})
 	c := NewRegistry("mooncake-conductor", "v1")
 	answered := c.ConductorCalls([]string{"/query"})
 	answered("/query", 200, time.Millisecond)
@@ -184,6 +190,9 @@ func TestScrape(t *testing.T) {
 	for _, want := range []string{
 		`mooncake_sidecar_worker_jobs_total{operation="load",status="ok"} 3`, `mooncake_sidecar_worker_bytes_total{operation="store"} 77`,
 		`mooncake_sidecar_worker_job_failures_total{operation="load",reason="corrupt"} 1`, `mooncake_sidecar_worker_store_ready 1`,
+		`mooncake_sidecar_gpu_copied_bytes_total{operation="load",way="kernel"} 50`, `mooncake_sidecar_gpu_copied_bytes_total{operation="store",way="copy_engine"} 60`,
+		`mooncake_sidecar_gpu_kv_caches{operation="load",way="kernel"} 1`, `mooncake_sidecar_gpu_event_wait_seconds_total 0.25`, `mooncake_sidecar_gpu_registered_bytes 8`,
+		`mooncake_sidecar_gpu_refused_bytes 1`, `mooncake_sidecar_gpu_registrations_refused_total 6`, `mooncake_sidecar_gpu_lost 1`,
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %s", want)
