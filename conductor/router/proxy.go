@@ -87,30 +87,38 @@ func (r *Router) waitForTokens() time.Duration {
 // would make of it.
 func (r *Router) tokens(ctx context.Context, q *request, b *body, wait time.Duration) (exact bool) {
 	q.base, q.lora = q.model, ""
-	if m, ok := r.fleet.Model(q.model); ok && m.Parent != "" {
+	m, ok := r.fleet.Model(q.model)
+	if ok && m.Parent != "" {
 		q.base, q.lora = m.Parent, m.ID
 	}
 	defer q.hash(r.placer.seed)
-	if q.tokens != nil {
-		return !b.given("truncate_prompt_tokens")
+	if q.tokens == nil {
+		if err := r.askFor(ctx, q, b, wait); err != nil {
+			q.why = err.Error()
+			return false
+		}
 	}
-	question, exact, err := questionOf(q.path, b)
+	return !q.truncated(b, m.MaxTokens) && q.whole
+}
+
+// askFor has an engine asked for a request's token ids.
+func (r *Router) askFor(ctx context.Context, q *request, b *body, wait time.Duration) error {
+	question, err := questionOf(q.path, b)
 	if err != nil {
-		q.why = err.Error()
-		return false
+		return err
 	}
-	if q.path == pathChat && hasMedia(b.get("messages")) {
-		exact, q.whole = false, false
-	}
+	q.whole = q.path != pathChat || !hasMedia(b.get("messages"))
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	ids, err := r.tokenizer.ids(ctx, q.model, question, q.authorization)
 	if err != nil {
-		q.why = err.Error()
-		return false
+		return err
+	}
+	if len(ids) == 0 {
+		return errNoTokens
 	}
 	q.setTokens(ids)
-	return exact
+	return nil
 }
 
 // hasMedia tells whether messages have something in them that is no text. It may say so
@@ -226,7 +234,8 @@ func (c *call) attempt(ctx context.Context, out *placed) (*answer, fleet.Target,
 // in.
 func (c *call) content(out *placed) []byte {
 	var changes []field
-	if c.router.config.SendTokens && c.exact && c.request.path == pathCompletions && !c.body.given("echo") && !c.body.isTrue("return_prompt_text") && c.body.get("prompt")[0] == '"' {
+	// Without a model's name another engine's tokenizer may have been asked.
+	if c.router.config.SendTokens && c.exact && c.request.model != "" && c.request.path == pathCompletions && !c.body.given("echo") && !c.body.isTrue("return_prompt_text") && c.body.get("prompt")[0] == '"' {
 		changes = append(changes, field{"prompt", formatIDs(c.request.tokens)})
 	}
 	if c.router.config.SendPriority && c.request.understood() && !c.body.given("priority") {

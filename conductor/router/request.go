@@ -132,8 +132,8 @@ func (r *request) describe(path string, b *body) {
 		prompt = b.get("messages")
 	}
 	r.count = 1 + len(prompt)/charactersOfToken
-	if ids, err := parseIDs(prompt); err == nil && path == pathCompletions {
-		r.setTokens(ids)
+	if path == pathCompletions || path == pathChat {
+		r.setTokens(idsOf(path, b))
 	}
 }
 
@@ -146,6 +146,26 @@ func (r *request) setTokens(ids []byte) {
 		return
 	}
 	r.tokens, r.count, r.why = ids, len(ids)/tokenBytes, ""
+}
+
+// truncated tells whether an engine takes a part of the request's tokens only, and has them
+// not known then. most is how many tokens the model takes, 0 where that is not told.
+func (r *request) truncated(b *body, most int) bool {
+	if !b.given("truncate_prompt_tokens") {
+		return false
+	}
+	left := b.integer("truncate_prompt_tokens", 0)
+	if left < 0 { // as many as leave room for an answer
+		left = most - 1
+	}
+	if r.count <= left {
+		return false
+	}
+	r.tokens, r.why = nil, errTruncated.Error()
+	if left > 0 {
+		r.count = left
+	}
+	return true
 }
 
 // cached is how many tokens need not be computed where so many are there: the last one

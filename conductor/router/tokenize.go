@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -21,6 +22,9 @@ var (
 	errAsking = errors.New("engines are asked for too many")
 	// errNoQuestion: what a request's token ids are can't be asked.
 	errNoQuestion = errors.New("its token ids can't be asked for")
+	// errTruncated: the engine takes a part of its tokens, and which is not known.
+	errTruncated = errors.New("the engine truncates its prompt")
+	errNoTokens  = errors.New("it has no tokens")
 )
 
 // tokenizer asks engines for token ids.
@@ -145,9 +149,9 @@ func (t *tokenizer) askEngine(ctx context.Context, e *fleet.Engine, question, au
 	return ids, nil
 }
 
-// questionOf returns what /tokenize is to be asked for a request's token ids, and
-// whether what an engine makes of the request is the same to the last token.
-func questionOf(path string, b *body) (question string, exact bool, err error) {
+// questionOf returns what /tokenize is to be asked for a request's token ids: what is in it
+// is all that they depend on, for answers are remembered by it.
+func questionOf(path string, b *body) (question string, err error) {
 	copied := func(names ...string) (fields []field) {
 		for _, name := range names {
 			if b.given(name) {
@@ -161,25 +165,80 @@ func questionOf(path string, b *body) (question string, exact bool, err error) {
 	case pathCompletions:
 		prompt := b.get("prompt")
 		if len(prompt) == 0 || prompt[0] != '"' || b.given("suffix") || b.given("prompt_embeds") {
-			return "", false, errNoQuestion
+			return "", errNoQuestion
 		}
-		return string(empty.with(copied("model", "prompt", "add_special_tokens")...)), !b.given("truncate_prompt_tokens"), nil
+		return string(empty.with(copied("model", "prompt", "add_special_tokens")...)), nil
 	case pathChat:
 		if !b.given("messages") {
-			return "", false, errNoQuestion
+			return "", errNoQuestion
 		}
-		fields := copied("model", "messages", "tools", "add_generation_prompt", "continue_final_message", "add_special_tokens",
-			"chat_template", "media_io_kwargs", "mm_processor_kwargs")
+		fields := append(copied("model"), field{"messages", withReasoning(b.get("messages"))})
+		fields = append(fields, copied("tools", "add_generation_prompt", "continue_final_message", "add_special_tokens",
+			"chat_template", "media_io_kwargs", "mm_processor_kwargs")...)
 		kwargs, err := templateKwargs(b)
 		if err != nil {
-			return "", false, err
+			return "", err
 		}
 		if kwargs != nil {
 			fields = append(fields, field{"chat_template_kwargs", kwargs})
 		}
-		return string(empty.with(fields...)), !b.given("truncate_prompt_tokens"), nil
+		return string(empty.with(fields...)), nil
 	}
-	return "", false, errNoQuestion
+	return "", errNoQuestion
+}
+
+// withReasoning gives the messages of a chat that call what was thought reasoning_content,
+// as chats may, the name that /tokenize knows. What it can't read it leaves to the engine.
+func withReasoning(messages []byte) []byte {
+	const old, now = "reasoning_content", "reasoning"
+	if !bytes.Contains(messages, []byte(old)) {
+		return messages
+	}
+	s := scanner{raw: messages}
+	if !s.take('[') {
+		return messages
+	}
+	out := []byte{'['}
+	for first := true; !s.take(']'); first = false {
+		if !first && !s.take(',') {
+			return messages
+		}
+		message := s.value()
+		m, err := parseBody(message)
+		if message == nil || err != nil && message[0] == '{' {
+			return messages
+		}
+		if err == nil && m.get(old) != nil {
+			changes := []field{{old, nil}}
+			if m.given(old) && !m.given(now) {
+				changes = append(changes, field{now, m.get(old)})
+			}
+			message = m.with(changes...)
+		}
+		if !first {
+			out = append(out, ',')
+		}
+		out = append(out, message...)
+	}
+	return append(out, ']')
+}
+
+// idsOf are the token ids that a request brings with it; nil: none.
+func idsOf(path string, b *body) []byte {
+	of := b.get("prompt")
+	if path == pathChat {
+		// Ids of whoever did the prefill; only where messages would be rendered from them alone.
+		wish, err := parseBody(b.get(transferParams))
+		if err != nil || b.isTrue("echo") || hasMedia(b.get("messages")) {
+			return nil
+		}
+		of = wish.get("prompt_token_ids")
+	}
+	ids, err := parseIDs(of)
+	if err != nil {
+		return nil
+	}
+	return ids
 }
 
 // templateKwargs are what a chat's template is given: /tokenize takes them by this field
