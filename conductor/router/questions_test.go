@@ -158,16 +158,20 @@ func canonical(b *body) string {
 	if kwargs != nil {
 		own, _ = parseBody(kwargs)
 	}
-	sort := func(b *body) *body {
+	inOrder := func(b *body) []byte {
 		fields := slices.Clone(b.fields)
 		slices.SortFunc(fields, func(a, b field) int { return strings.Compare(a.name, b.name) })
-		return &body{fields: fields}
+		return (&body{fields: fields}).with()
 	}
 	changes := []field{{"documents", nil}, {"reasoning_effort", nil}, {"chat_template_kwargs", nil}}
 	if kwargs != nil {
-		changes[2].value = sort(own).with()
+		changes[2].value = inOrder(own)
 	}
-	return string(sort(b).with(changes...))
+	whole, err := parseBody(b.with(changes...))
+	if err != nil {
+		return err.Error()
+	}
+	return string(inOrder(whole))
 }
 
 // shuffled is an object with its fields in another order.
