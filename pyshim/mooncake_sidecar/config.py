@@ -193,6 +193,9 @@ class Settings:
     store_pin: str = "none"
     """How strongly what is stored is kept: "none", "soft" (evicted last) or "hard" (not evicted). A request may say
     otherwise."""
+    keep_on_reset: bool = False
+    """Leave what is stored as it is when the engine resets its caches, which it does before it sleeps, too. Only for
+    engines whose weights stay the same while they run."""
     binaries_dir: str = ""
     """Where the daemons' programs are; empty: in the package, then in PATH."""
     enable_kv_events: bool = False
@@ -247,6 +250,7 @@ _PARSERS: dict[str, Any] = {
     "store_retention": parse_retention,
     "store_ttl_s": _whole_seconds,
     "store_pin": _pin,
+    "keep_on_reset": parse_bool,
     "binaries_dir": lambda v, k: os.path.expanduser(_text(v, k)),
     "enable_kv_events": parse_bool,
     "log_level": _text,

@@ -208,7 +208,12 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         return self._scheduler.pending
 
     def reset_cache(self) -> bool | None:
-        return self._scheduler.reset() if self._scheduler is not None else None
+        if self._scheduler is None:
+            return None
+        if self._settings.keep_on_reset:
+            logger.info("the engine resets its caches; what is stored is kept, as keep_on_reset says")
+            return True
+        return self._scheduler.reset()
 
     def take_events(self) -> Iterable[Any]:
         return self._events.take() if self._events is not None else ()

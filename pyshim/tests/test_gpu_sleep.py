@@ -585,3 +585,78 @@ def test_which_engines_can_lose_their_memory(cumem, sleep, goes):
     assert gpusleep.may_go(model) is goes
 
 
+
+
+@pytest.fixture
+def connector(runtime_dir, monkeypatch):
+    """Makes connectors of a rank whose KV cache is in an allocator's memory."""
+    pytest.importorskip("vllm")
+    from mooncake_sidecar import connector as module
+    from mooncake_sidecar.stats import SidecarStats
+    from vllm import device_allocator
+    from vllm.distributed import parallel_state
+
+    group = SimpleNamespace(rank=0, local_rank=0, rank_in_group=0)
+    monkeypatch.setattr(parallel_state, "get_tensor_model_parallel_rank", lambda: 0)
+    monkeypatch.setattr(parallel_state, "get_pp_group", lambda: group)
+    monkeypatch.setattr(parallel_state, "get_world_group", lambda: group)
+    monkeypatch.setattr(module.namespace, "parallel_sizes", lambda _: SimpleNamespace(tp=1, pp=1, pcp=1, dcp=1))
+    monkeypatch.setattr(module, "_WORKER_WAITS_S", 0.0)
+    made = []
+
+    def make(find_allocator, **model):
+        monkeypatch.setattr(device_allocator, "get_mem_allocator_instance", find_allocator)
+        one = module.MooncakeSidecarConnector.__new__(module.MooncakeSidecarConnector)
+        read, write = os.pipe()
+        os.close(write)
+        memory = kv_memory((0x1000, 0x800))
+        memory.owned.append(read)
+        vars(one).update(
+            _vllm_config=SimpleNamespace(
+                model_config=SimpleNamespace(**model),
+                parallel_config=SimpleNamespace(data_parallel_size=1),
+                max_concurrent_batches=1,
+            ),
+            _settings=config.parse({"runtime_dir": runtime_dir, "autostart": False}),
+            _kv_cache_config=SimpleNamespace(num_blocks=1),
+            _geometry=make_geometry(),
+            _engine_id="e",
+            _epoch=1,
+            _by_block=True,
+            _stats=SidecarStats(),
+            _share=lambda *_: (lambda: memory, None, "cuda-0"),
+            **dict.fromkeys(("_presence", "_watch", "_worker", "_allocation", "_registrar", "_follower", "_lookup")),
+            _closed=False,
+        )
+        one.register_kv_caches({})
+        made.append(one)
+        return one, memory
+
+    yield make
+    for one in made:
+        one.shutdown()
+
+
+def test_the_connector_watches_vllms_allocator(connector):
+    books = Books("kv_cache")
+    one, memory = connector(lambda: books, enable_sleep_mode=True, sleep_mode_backend="cumem")
+    books.sleep()
+    assert memory.owned == [], "the descriptors are closed"
+    one.shutdown()
+    assert "sleep" not in vars(books)
+    one, memory = connector(lambda: books, enable_sleep_mode=False, enable_cumem_allocator=False)
+    assert "sleep" not in vars(books) and memory.owned
+
+
+def test_the_connector_does_without_the_store_where_it_can_not(connector, caplog):
+    def nowhere():
+        raise RuntimeError("not on this platform")
+
+    for find, model in (
+        (nowhere, {"sleep_mode_backend": "cumem"}),
+        (lambda: Books("kv_cache"), {"sleep_mode_backend": "criu"}),
+    ):
+        caplog.clear()
+        one, memory = connector(find, enable_sleep_mode=True, **model)
+        assert "running without the KV store: sleep mode takes" in caplog.text
+        assert memory.owned == [] and one._presence.take() is None and not one._worker.ready

@@ -334,6 +334,24 @@ def test_reset(make_engine):
     engine.drain()
 
 
+def test_what_is_stored_can_be_kept_over_the_engines_resets(make_engine):
+    engine = make_engine(keep_on_reset=True)
+    engine.add("a", 40, max_tokens=1)
+    (before,) = stores(engine.step().stores)
+    engine.drain()
+    assert engine.scheduler.reset_prefix_cache(reset_connector=True), "as vLLM does before it sleeps"
+    assert engine.lookup.resets == 0
+    engine.add("b", 40, max_tokens=1, seed=3)
+    (kept,) = stores(engine.step().stores)
+    assert (kept.generation, kept.epoch) == (before.generation, before.epoch)
+    engine.drain()
+    foreign(engine)  # an operator's reset is one all the same
+    engine.add("c", 40, max_tokens=1, seed=5)
+    (after,) = stores(engine.step().stores)
+    assert (after.generation, after.epoch) == (before.generation + 1, before.epoch + 1)
+    engine.drain()
+
+
 def own(engine):
     """The engine resets the namespace."""
     assert engine.scheduler.connector.reset_cache()
