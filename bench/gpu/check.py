@@ -1,7 +1,7 @@
 """All checks of the GPU path, by one command. See docs/gpu.md.
 
     python bench/gpu/check.py [--json FILE]         on a machine with a GPU and PyTorch
-    python bench/gpu/check.py --double              anywhere: bytes alone, over the driver's double
+    python bench/gpu/check.py --double              anywhere: what needs no GPU, over the driver's double
 
 Exit code 0: everything is as it should be; 1: something is not.
 """
@@ -27,6 +27,7 @@ def run(device, daemons: Daemons, arguments: list[str]):
     shapes = all_shapes()
     for shape in shapes:
         yield checks.bytes_are_equal(device, daemons.directory, shape)
+    yield checks.sleep_and_wake(device, daemons.directory, shapes[0])
     if not device.real:
         return
     yield checks.event_cost(device)

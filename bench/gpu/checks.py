@@ -49,6 +49,31 @@ def bytes_are_equal(device, directory: str, shape: Shape) -> Finding:
     return Finding(f"bytes, {shape.name}", same and rest, {"same": same, "others_untouched": rest})
 
 
+def sleep_and_wake(device, directory: str, shape: Shape) -> Finding:
+    """An engine that sleeps has its memory free, and finds what was stored when it wakes up."""
+    blocks = GIB // shape.block if device.real else 24
+    other = Engine(device, directory, shape, 2)  # the worker's context stays: what is freed is the engine's
+    chunk, cache = device.chunk(shape.block * blocks)
+    engine = Engine(device, directory, shape, blocks, memory=(cache, chunk.address))
+    device.noise(cache)
+    want = shape.view(cache, blocks).clone()
+    ids = free_of(engine)
+    engine.store("slept", ids)
+    before = device.free_bytes() if device.real else 0
+    engine.close()
+    chunk.take()
+    freed = device.free_bytes() - before if device.real else chunk.size
+    chunk.give()
+    cache.zero_()
+    engine = Engine(device, directory, shape, blocks, memory=(cache, chunk.address))
+    engine.load("slept", ids)
+    same = torch.equal(shape.view(cache, blocks)[1:], want[1:])
+    engine.close()
+    chunk.take()
+    other.close()
+    return Finding("sleep and wake", same and freed >= chunk.size, {"same": same, "freed": freed, "of": chunk.size})
+
+
 def bandwidth(device, directory: str, shape: Shape, total: int = GIB // 2, rounds: int = 5) -> Finding:
     """Stores and loads against one copy of as many bytes with pinned memory."""
     blocks = max(2, total // shape.block) + 1

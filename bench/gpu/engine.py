@@ -62,9 +62,14 @@ class Request:
 class Engine:
     """A registered rank. Closing the session unmaps its memory in the worker."""
 
-    def __init__(self, device, directory: str, shape: Shape, blocks: int, worker: str = "cuda-0") -> None:
+    def __init__(
+        self, device, directory: str, shape: Shape, blocks: int, worker: str = "cuda-0", memory=None
+    ) -> None:
+        """Args:
+        memory: the KV cache's tensor and address, where there is one already.
+        """
         self.shape, self.blocks, self._jobs = shape, blocks, 0
-        self.cache, address = device.allocate(shape.block * blocks)
+        self.cache, address = memory or device.allocate(shape.block * blocks)
         self.ring = device.ring()
         self.board = JobBoard()
         exported = gpumem.export(device.driver, address, shape.block * blocks, 0)

@@ -3,16 +3,21 @@
 # there, and brings the findings back:
 #
 #   bench/gpu/remote.sh [-p PYTHON] HOST [OPTION of check.py ...]
+#
+# The findings come to build/gpu-findings.json. Exit code 0: everything is as it
+# should be; 1: something is not; 2: it was called in a wrong way.
 set -eu
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
 python=python3
+case ${1-} in --help | -h) usage; exit 0 ;; esac
 while getopts p: option; do
   case $option in
   p) python=$OPTARG ;;
-  *) exit 2 ;;
+  *) usage >&2; exit 2 ;;
   esac
 done
 shift $((OPTIND - 1))
-[ $# -ge 1 ] || { sed -n '2,6s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -ge 1 ] || { usage >&2; exit 2; }
 host=$1
 shift
 cd "$(dirname "$0")/../.."

@@ -521,4 +521,8 @@ def test_the_checks_for_a_real_gpu_run_over_the_double():
         [sys.executable, ROOT / "bench/gpu/check.py", "--double"], capture_output=True, text=True, timeout=300
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.count("ok   bytes") == 10
+    assert run.stdout.count("ok   bytes") == 10 and "ok   sleep and wake" in run.stdout
+    script = ROOT / "bench/gpu/remote.sh"
+    helped = subprocess.run([script, "--help"], capture_output=True, text=True)
+    assert helped.returncode == 0 and "[-p PYTHON] HOST" in helped.stdout and helped.stderr == ""
+    assert subprocess.run([script], capture_output=True).returncode == 2
