@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/scheduler"
@@ -18,6 +19,8 @@ type Fleet struct {
 	costs   *Costs
 	client  *http.Client
 	log     *slog.Logger
+	// arrivals counts engines that came into use.
+	arrivals atomic.Uint64
 }
 
 // engine is one of the fleet's.
@@ -91,6 +94,10 @@ func (f *Fleet) Engine(i int) *Engine { return &f.engines[i].config }
 
 // Len is how many engines there are.
 func (f *Fleet) Len() int { return len(f.engines) }
+
+// Arrivals is how often an engine has come into use, or come back. It may be another one
+// then: what engines said before may not hold any more.
+func (f *Fleet) Arrivals() uint64 { return f.arrivals.Load() }
 
 // Candidate is a rank that a request could go to, with what the scheduler has to know.
 type Candidate struct {

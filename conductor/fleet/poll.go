@@ -78,6 +78,7 @@ func (f *Fleet) poll(ctx context.Context, e *engine) {
 	}
 	switch {
 	case changed && e.health.up:
+		f.arrivals.Add(1)
 		f.log.Info("an engine is in use", "engine", e.config.Name)
 	case changed:
 		e.counts.Outages++

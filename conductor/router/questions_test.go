@@ -244,6 +244,33 @@ func TestForwardedTokenIDs(t *testing.T) {
 	}
 }
 
+// What engines said before one came into use is not believed any more: it may be of the same
+// name and have another tokenizer.
+func TestTokensAreForgottenWhenAnEngineComes(t *testing.T) {
+	s := newSite(t, 2)
+	asked := func() int { return s.engines[0].asked("/tokenize") + s.engines[1].asked("/tokenize") }
+	for range 2 {
+		s.post(pathCompletions, completion("x"))
+	}
+	if n := asked(); n != 1 {
+		t.Fatalf("%d questions", n)
+	}
+	s.engines[1].kill()
+	s.until("one is out", func() bool { return s.fleet.Usable() == 1 })
+	s.post(pathCompletions, completion("x"))
+	if n := asked(); n != 1 {
+		t.Errorf("%d questions, one when an engine went", n)
+	}
+	s.engines[1].start(t)
+	s.until("it is back", func() bool { return s.fleet.Usable() == 2 })
+	for range 2 {
+		s.post(pathCompletions, completion("x"))
+	}
+	if n := asked(); n != 2 {
+		t.Errorf("%d questions, want another one", n)
+	}
+}
+
 // A prompt whose token ids the router has not got says why, whatever the reason.
 func TestUnknownTokensSayWhy(t *testing.T) {
 	s := newSite(t, 1, func(o *siteOptions) { o.config.SendTokens = true })
