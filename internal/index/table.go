@@ -54,6 +54,9 @@ func (t *Table) Len() int { return t.used }
 // Bytes returns the size of the table's memory.
 func (t *Table) Bytes() int { return 4*len(t.heads) + 4*len(t.next) + 8*len(t.removals) }
 
+// Memory returns what lookups read at random, for whoever can have it placed well.
+func (t *Table) Memory() (heads, next []atomic.Uint32) { return t.heads, t.next }
+
 // place returns a key's bucket and, shifted into place, its tag. Keys need not
 // be spread evenly, but should differ.
 func (t *Table) place(key uint64) (bucket, tag uint32) {

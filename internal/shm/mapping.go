@@ -21,7 +21,7 @@ func Map(fd int, bytes uint64) (*Mapping, error) {
 	if bytes > math.MaxInt {
 		return nil, fmt.Errorf("map: %w: %d bytes", ErrWrongSize, bytes)
 	}
-	data, err := unix.Mmap(fd, 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	data, err := mapAligned(fd, int(bytes))
 	if err != nil {
 		return nil, fmt.Errorf("map %d bytes: %w", bytes, err)
 	}
@@ -42,7 +42,7 @@ func (m *Mapping) Close() error {
 	if data == nil {
 		return nil
 	}
-	if err := unix.Munmap(data); err != nil {
+	if err := unmap(data); err != nil {
 		return fmt.Errorf("unmap: %w", err)
 	}
 	return nil

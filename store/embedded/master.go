@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/evict"
+	"github.com/mooncake-sidecar/sidecar/internal/hugepage"
 	"github.com/mooncake-sidecar/sidecar/internal/index"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -227,6 +228,9 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		doomed:     map[uint32]struct{}{},
 		leases:     newLeaseTable(),
 	}
+	heads, next := m.table.Memory()
+	hugepage.Want(heads)
+	hugepage.Want(next)
 	nodes, homeOf := homesOf(m.seg)
 	m.nodes = nodes
 	m.alloc = newSlabAllocator(&layout, len(nodes), homeOf, m.assignSlab)
@@ -260,7 +264,9 @@ func (m *Master) freshRecordLocked() (uint32, bool) {
 			m.opts.Log.Warn("the record table can't grow", "records", ready, "error", err)
 			return 0, false
 		}
+		before := m.seg.recordsEnd()
 		m.seg.setReadyRecords(ready + step)
+		m.seg.collapseRecords(m.mem, before, m.seg.recordsEnd())
 	}
 	m.fresh++
 	return m.fresh - 1, true
