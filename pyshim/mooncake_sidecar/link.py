@@ -168,7 +168,7 @@ class Link:
     def pump(self, now: float) -> list[Outcome]:
         """Send and receive what is possible, enforce the deadlines, return what has ended."""
         self.flush(now)
-        if self._sock is not None and (self._jobs or now >= self._look_at):
+        if self._sock is not None and (self._jobs or self._leaving_at or now >= self._look_at):
             self._look_at = now + _IDLE_LOOK_EVERY_S
             self._receive(now)
         if self._jobs:

@@ -60,8 +60,8 @@ class Presence:
             self._stop(untaken=self.role.adopt)
             if not self.role.leave(self._patience_s + _DEATH_S):
                 logger.error(
-                    "mooncake-worker does not let go of the engine's GPU memory, and can't be killed: "
-                    "that memory is not free until it does. Look after it or restart it"
+                    "mooncake-worker does not let go of the engine's GPU memory: it is not free until that process "
+                    "answers or ends. Look after it or restart it"
                 )
         finally:
             self._drop()
