@@ -1,8 +1,11 @@
 package router
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -187,6 +190,54 @@ func sorted[V any](of map[string]V) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// FuzzWithReasoning: of a list of messages only the old name of what was thought changes, as
+// in chats; what is no such list stays as it is, and so does what has a name twice, or one
+// that is written in another way.
+func FuzzWithReasoning(f *testing.F) {
+	f.Add([]byte(`[{"role":"assistant","reasoning_content":"r"},{"reasoning_content":"r","reasoning":"s"},{"reasoning_content":null}]`))
+	f.Add([]byte(`[ {"reasoning_content" : {"a":[1,"]"]}, "reasoning":null} , 5, [], "reasoning_content" ]`))
+	f.Add([]byte(`{"reasoning_content":1}`))
+	f.Add([]byte(`[{"reasoning_content":1,"reasoning_content":2}]`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		raw = bytes.TrimSpace(raw)
+		out := withReasoning(raw)
+		var want, got any
+		if json.Unmarshal(raw, &want) != nil {
+			return
+		}
+		if err := json.Unmarshal(out, &got); err != nil {
+			t.Fatalf("%q became %q: %v", raw, out, err)
+		}
+		if bytes.Equal(raw, out) && (bytes.Contains(raw, []byte(`\u`)) || !bytes.Contains(raw, []byte("reasoning_content")) || raw[0] != '[') {
+			return
+		}
+		messages, _ := want.([]any)
+		for _, m := range messages {
+			message, _ := m.(map[string]any)
+			thought, there := message["reasoning_content"]
+			if delete(message, "reasoning_content"); there && thought != nil && message["reasoning"] == nil {
+				message["reasoning"] = thought
+			}
+		}
+		if !reflect.DeepEqual(got, want) && !bytes.Equal(raw, out) {
+			t.Fatalf("%q became %q", raw, out)
+		}
+		if bytes.Equal(raw, out) && !reflect.DeepEqual(got, want) && !oddMessages(raw) {
+			t.Fatalf("%q was left as it is", raw)
+		}
+	})
+}
+
+// oddMessages tells whether one of a list's messages is an object that is not read.
+func oddMessages(raw []byte) bool {
+	var messages []json.RawMessage
+	_ = json.Unmarshal(raw, &messages)
+	return slices.ContainsFunc(messages, func(m json.RawMessage) bool {
+		_, err := parseBody(m)
+		return err != nil && m[0] == '{'
+	})
 }
 
 // Where an engine takes a part of a prompt it is not said that its token ids are known.
