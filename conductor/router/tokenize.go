@@ -215,7 +215,7 @@ func withReasoning(messages []byte) []byte {
 		}
 		message := s.value()
 		m, err := parseBody(message)
-		if message == nil || err != nil && message[0] == '{' {
+		if len(message) == 0 || err != nil && message[0] == '{' {
 			return messages
 		}
 		if err == nil && m.get(old) != nil {
