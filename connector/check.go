@@ -118,11 +118,11 @@ func (m *Register) checkCUDA() error {
 	}
 	for i := range m.Regions {
 		r := &m.Regions[i]
-		if n := len(r.Handle); n != 0 && n != HandleBytes {
-			return fmt.Errorf("the handle of region %d has %d bytes, want %d", i, n, HandleBytes)
-		}
 		if len(r.Chunks) > MaxFDs {
 			return fmt.Errorf("region %d has %d chunks, at most %d are accepted", i, len(r.Chunks), MaxFDs)
+		}
+		if n := len(r.Handle); n != 0 && n != HandleBytes*max(len(r.Chunks), 1) {
+			return fmt.Errorf("the handle of region %d has %d bytes, want %d for each chunk", i, n, HandleBytes)
 		}
 	}
 	return nil

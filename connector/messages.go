@@ -116,15 +116,17 @@ type KVSegment struct {
 // KVRegion is one allocation of KV memory. How it is reached depends on Kind.
 type KVRegion struct {
 	// Kind is "memfd" (FD counts into the frame's descriptors), "process_vm"
-	// (Address in the process PID of the hello), "cuda_ipc" (Handle) or "cuda_vmm"
-	// (Chunks, whose descriptors begin at FD).
+	// (Address in the process PID of the hello), "cuda_ipc" (Handle), "cuda_vmm"
+	// (Chunks, whose descriptors begin at FD) or "cuda_fabric" (Chunks, whose handles
+	// are in Handle).
 	Kind string `msgpack:"kind"`
 	FD   int    `msgpack:"fd"`
 	// Address of the cuda kinds is where the region begins in the allocation, or in
 	// the chunks.
 	Address uint64 `msgpack:"address"`
 	Bytes   uint64 `msgpack:"bytes"`
-	// Handle is the CUDA IPC handle of the allocation that the region lies in.
+	// Handle is the CUDA IPC handle of the allocation that the region lies in, or the
+	// fabric handles of its chunks, one behind the other.
 	Handle []byte `msgpack:"handle,omitempty"`
 	// Chunks are the lengths of the physical chunks that the region lies in, one
 	// behind the other.

@@ -17,6 +17,7 @@ enum {
   DISABLE_TIMING = 2,     // CU_EVENT_DISABLE_TIMING
   HOST_DEVICE_MAP = 2,    // CU_MEMHOSTREGISTER_DEVICEMAP, CU_MEMHOSTALLOC_DEVICEMAP
   POSIX_DESCRIPTOR = 1,   // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+  FABRIC = 8,             // CU_MEM_HANDLE_TYPE_FABRIC
   LOCATION_DEVICE = 1,    // CU_MEM_LOCATION_TYPE_DEVICE
   ACCESS_READ_WRITE = 3,  // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
   SOURCE_ORDER_STREAM = 1 // CU_MEMCPY_SRC_ACCESS_ORDER_STREAM
@@ -206,7 +207,7 @@ static uint64_t sum(const uint64_t *bytes, size_t n) {
   return total;
 }
 
-int cud_map_chunks(const cud_table *t, void *context, int device, const int *fds, const uint64_t *bytes, size_t n, uint64_t *address) {
+int cud_map_chunks(const cud_table *t, void *context, int device, const int *fds, char *fabric, const uint64_t *bytes, size_t n, uint64_t *address) {
   uint64_t total = sum(bytes, n), at = 0;
   int code = t->set_current(context);
   if (code != 0 || (code = t->vmm_reserve(address, total, 0, 0, 0)) != 0) {
@@ -216,7 +217,8 @@ int cud_map_chunks(const cud_table *t, void *context, int device, const int *fds
   while (mapped < n && code == 0) {
     uint64_t chunk;
     // The driver takes a descriptor's number in place of a pointer.
-    if ((code = t->vmm_import(&chunk, (void *)(intptr_t)fds[mapped], POSIX_DESCRIPTOR)) != 0) {
+    void *handle = fabric != NULL ? fabric + mapped * sizeof(cud_handle) : (void *)(intptr_t)fds[mapped];
+    if ((code = t->vmm_import(&chunk, handle, fabric != NULL ? FABRIC : POSIX_DESCRIPTOR)) != 0) {
       break;
     }
     if ((code = t->vmm_map(*address + at, bytes[mapped], 0, chunk, 0)) == 0) {

@@ -78,6 +78,7 @@ int cud_module_unload(const cud_table *t, void *context, void *module);
 int cud_launch(const cud_table *t, void *context, void *function, unsigned blocks, unsigned threads, uint64_t list, unsigned n, void *stream);
 int cud_can_map_chunks(const cud_table *t);
 int cud_can_batch(const cud_table *t);
-// cud_map_chunks maps chunks, whose descriptors these are, one after the other.
-int cud_map_chunks(const cud_table *t, void *context, int device, const int *fds, const uint64_t *bytes, size_t n, uint64_t *address);
+// cud_map_chunks maps chunks one after the other: those with these fabric handles, of
+// 64 bytes each, or, without, those with these descriptors.
+int cud_map_chunks(const cud_table *t, void *context, int device, const int *fds, char *fabric, const uint64_t *bytes, size_t n, uint64_t *address);
 int cud_unmap_chunks(const cud_table *t, void *context, uint64_t address, const uint64_t *bytes, size_t n);

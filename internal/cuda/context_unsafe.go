@@ -114,17 +114,29 @@ var ErrNoChunks = errors.New("the driver can't map memory by descriptors")
 //
 // REQUIRES: one descriptor a size, and at least one.
 func (c *Context) MapChunks(fds []int, bytes []uint64) (Address, error) {
-	if !c.driver.CanMapChunks() {
-		return 0, ErrNoChunks
-	}
 	numbers := make([]C.int, len(fds))
 	for i, fd := range fds {
 		numbers[i] = C.int(fd)
 	}
+	return c.mapChunks(&numbers[0], nil, bytes)
+}
+
+// MapFabric maps chunks by their fabric handles, which are one behind the other.
+//
+// REQUIRES: one handle a size, and at least one.
+func (c *Context) MapFabric(handles []byte, bytes []uint64) (Address, error) {
+	return c.mapChunks(nil, (*C.char)(unsafe.Pointer(&handles[0])), bytes)
+}
+
+func (c *Context) mapChunks(fds *C.int, fabric *C.char, bytes []uint64) (Address, error) {
+	if !c.driver.CanMapChunks() {
+		return 0, ErrNoChunks
+	}
 	var at C.uint64_t
-	err := c.driver.check("cuMemMap", C.cud_map_chunks(c.t, c.c, c.number, &numbers[0], (*C.uint64_t)(&bytes[0]), C.size_t(len(fds)), &at))
+	n := len(bytes)
+	err := c.driver.check("cuMemMap", C.cud_map_chunks(c.t, c.c, c.number, fds, fabric, (*C.uint64_t)(&bytes[0]), C.size_t(n), &at))
 	if err != nil {
-		return 0, fmt.Errorf("map %d chunks: %w", len(fds), err)
+		return 0, fmt.Errorf("map %d chunks: %w", n, err)
 	}
 	return Address(at), nil
 }

@@ -91,6 +91,9 @@ func (*Context) Range(Address) (Address, uint64, error) { return 0, 0, ErrNoDriv
 // MapChunks is never reached.
 func (*Context) MapChunks([]int, []uint64) (Address, error) { return 0, ErrNoDriver }
 
+// MapFabric is never reached.
+func (*Context) MapFabric([]byte, []uint64) (Address, error) { return 0, ErrNoDriver }
+
 // UnmapChunks is never reached.
 func (*Context) UnmapChunks(Address, []uint64) error { return ErrNoDriver }
 

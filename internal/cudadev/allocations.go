@@ -40,9 +40,19 @@ func (a *allocations) hold(r *connector.KVRegion, fds []int) (*allocation, error
 			return nil, fmt.Errorf("%d chunks from descriptor %d of %d", len(r.Chunks), r.FD, len(fds))
 		}
 		mine := fds[r.FD : r.FD+len(r.Chunks)]
-		return a.openChunks(mine, r.Chunks)
+		for i, fd := range mine {
+			if fd < 0 {
+				return nil, fmt.Errorf("chunk %d has no descriptor", i)
+			}
+		}
+		return a.openChunks(r.Chunks, func() (cuda.Address, error) { return a.gpu.MapChunks(mine, r.Chunks) })
+	case KindFabric:
+		if len(r.Chunks) == 0 || len(r.Handle) != len(r.Chunks)*cuda.HandleBytes {
+			return nil, fmt.Errorf("%d chunks with %d bytes of handles", len(r.Chunks), len(r.Handle))
+		}
+		return a.openChunks(r.Chunks, func() (cuda.Address, error) { return a.gpu.MapFabric(r.Handle, r.Chunks) })
 	}
-	return nil, fmt.Errorf("kind %.32q is not known; known kinds: %s, %s", r.Kind, KindIPC, KindVMM)
+	return nil, fmt.Errorf("kind %.32q is not known; known kinds: %s, %s, %s", r.Kind, KindIPC, KindVMM, KindFabric)
 }
 
 func (a *allocations) take(handle cuda.Handle) (*allocation, error) {
@@ -84,18 +94,15 @@ func (a *allocations) openHandle(handle cuda.Handle) (*allocation, error) {
 const maxChunked = 1 << 42
 
 // openChunks maps chunks, one behind the other, for one user.
-func (a *allocations) openChunks(fds []int, bytes []uint64) (*allocation, error) {
+func (a *allocations) openChunks(bytes []uint64, open func() (cuda.Address, error)) (*allocation, error) {
 	total := uint64(0)
-	for i, fd := range fds {
-		if fd < 0 {
-			return nil, fmt.Errorf("chunk %d has no descriptor", i)
+	for i, n := range bytes {
+		if n == 0 || n > maxChunked || total+n > maxChunked {
+			return nil, fmt.Errorf("chunk %d of %d bytes behind %d", i, n, total)
 		}
-		if bytes[i] == 0 || bytes[i] > maxChunked || total+bytes[i] > maxChunked {
-			return nil, fmt.Errorf("chunk %d of %d bytes behind %d", i, bytes[i], total)
-		}
-		total += bytes[i]
+		total += n
 	}
-	at, err := a.gpu.MapChunks(fds, bytes)
+	at, err := open()
 	if err != nil {
 		return nil, a.gpu.note(err)
 	}

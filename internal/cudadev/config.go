@@ -12,6 +12,9 @@ import (
 const (
 	KindIPC = "cuda_ipc"
 	KindVMM = "cuda_vmm"
+	// KindFabric is memory of chunks with fabric handles: what a GPU's memory can be
+	// shared by on machines that share it with others.
+	KindFabric = "cuda_fabric"
 )
 
 var (

@@ -16,7 +16,7 @@ import (
 // TestOneMappingOfAnAllocation: the regions and sessions of an engine share what has
 // a handle, and the last to go unmaps it. Chunks are mapped for each.
 func TestOneMappingOfAnAllocation(t *testing.T) {
-	for _, c := range []struct{ layout, first, both, second int }{{0, 1, 1, 1}, {6, 3, 3 + 2*3, 2 * 3}, {7, 4, 4 + 6, 6}} {
+	for _, c := range []struct{ layout, first, both, second int }{{0, 1, 1, 1}, {6, 3, 3 + 2*3, 2 * 3}, {7, 4, 4 + 6, 6}, {8, 3, 3 + 2*3, 2 * 3}} {
 		l := layouts()[c.layout]
 		r := newRig(t, nil)
 		e := r.newEngine(l, 1)
@@ -53,35 +53,34 @@ func TestOneMappingOfAnAllocation(t *testing.T) {
 func TestRefusals(t *testing.T) {
 	r := newRig(t, nil)
 	for name, c := range map[string]struct {
-		spoil func(e *engine)
-		chunk bool
-		want  error
+		spoil  func(e *engine)
+		layout int // 0: 2
+		want   error
 	}{
-		"no GPU named":        {spoil: func(e *engine) { e.reg.DeviceUUID = nil }, want: ErrRegion},
-		"not our GPU":         {spoil: func(e *engine) { e.reg.DeviceUUID = uuid(9) }, want: cuda.ErrNoDevice},
-		"no handle":           {spoil: func(e *engine) { e.reg.Regions[0].Handle = nil }, want: ErrRegion},
-		"a dead handle":       {spoil: func(e *engine) { e.reg.Regions[0].Handle = make([]byte, 64) }, want: ErrRegion},
-		"beyond the end":      {spoil: func(e *engine) { e.reg.Regions[0].Address++ }, want: ErrRegion},
-		"far beyond the end":  {spoil: func(e *engine) { e.reg.Regions[0].Address = 1<<64 - 1 }, want: ErrRegion},
-		"longer than all":     {spoil: func(e *engine) { e.reg.Regions[0].Bytes = 1 << 63 }, want: ErrRegion},
-		"an unknown kind":     {spoil: func(e *engine) { e.reg.Regions[0].Kind = "memfd" }, want: ErrRegion},
-		"no event":            {spoil: func(e *engine) { e.reg.Events[1] = make([]byte, 64) }, want: &cuda.Error{}},
-		"overlapping blocks":  {spoil: func(e *engine) { e.reg.Segments[0].BlockStride = 100 }, want: ErrRegion},
-		"chunks not sent":     {spoil: func(e *engine) { e.fds = e.fds[:2] }, chunk: true, want: ErrRegion},
-		"no chunks":           {spoil: func(e *engine) { e.reg.Regions[0].Chunks = nil }, chunk: true, want: ErrRegion},
-		"a descriptor of -1":  {spoil: func(e *engine) { e.reg.Regions[0].FD = -1 }, chunk: true, want: ErrRegion},
-		"a chunk of nothing":  {spoil: func(e *engine) { e.reg.Regions[0].Chunks = []uint64{0, 1 << 14, 1 << 17} }, chunk: true, want: ErrRegion},
-		"chunks without end":  {spoil: func(e *engine) { e.reg.Regions[0].Chunks = []uint64{1 << 63, 1 << 63, 1 << 17} }, chunk: true, want: ErrRegion},
-		"a chunk too long":    {spoil: func(e *engine) { e.reg.Regions[0].Chunks = []uint64{1 << 17, 1 << 14, 1 << 17} }, chunk: true, want: ErrRegion},
-		"the kernel is no go": {spoil: func(e *engine) { r.double.Fail("cuModuleLoadDataEx", 218, 0, false) }, want: &cuda.Error{}},
-		"no memory":           {spoil: func(e *engine) { r.double.Fail("cuIpcOpenMemHandle_v2", int(cuda.OutOfMemory), 0, false) }, want: &cuda.Error{Code: cuda.OutOfMemory}},
-		"no range":            {spoil: func(e *engine) { r.double.Fail("cuMemGetAddressRange_v2", int(cuda.InvalidValue), 0, false) }, want: &cuda.Error{Code: cuda.InvalidValue}},
+		"no GPU named":         {spoil: func(e *engine) { e.reg.DeviceUUID = nil }, want: ErrRegion},
+		"not our GPU":          {spoil: func(e *engine) { e.reg.DeviceUUID = uuid(9) }, want: cuda.ErrNoDevice},
+		"no handle":            {spoil: func(e *engine) { e.reg.Regions[0].Handle = nil }, want: ErrRegion},
+		"a dead handle":        {spoil: func(e *engine) { e.reg.Regions[0].Handle = make([]byte, 64) }, want: ErrRegion},
+		"beyond the end":       {spoil: func(e *engine) { e.reg.Regions[0].Address++ }, want: ErrRegion},
+		"far beyond the end":   {spoil: func(e *engine) { e.reg.Regions[0].Address = 1<<64 - 1 }, want: ErrRegion},
+		"longer than all":      {spoil: func(e *engine) { e.reg.Regions[0].Bytes = 1 << 63 }, want: ErrRegion},
+		"an unknown kind":      {spoil: func(e *engine) { e.reg.Regions[0].Kind = "memfd" }, want: ErrRegion},
+		"no event":             {spoil: func(e *engine) { e.reg.Events[1] = make([]byte, 64) }, want: &cuda.Error{}},
+		"overlapping blocks":   {spoil: func(e *engine) { e.reg.Segments[0].BlockStride = 100 }, want: ErrRegion},
+		"chunks not sent":      {spoil: func(e *engine) { e.fds = e.fds[:2] }, layout: 6, want: ErrRegion},
+		"no chunks":            {spoil: func(e *engine) { e.reg.Regions[0].Chunks = nil }, layout: 6, want: ErrRegion},
+		"a descriptor of -1":   {spoil: func(e *engine) { e.reg.Regions[0].FD = -1 }, layout: 6, want: ErrRegion},
+		"a chunk of nothing":   {spoil: func(e *engine) { e.reg.Regions[0].Chunks = []uint64{0, 1 << 14, 1 << 17} }, layout: 6, want: ErrRegion},
+		"chunks without end":   {spoil: func(e *engine) { e.reg.Regions[0].Chunks = []uint64{1 << 63, 1 << 63, 1 << 17} }, layout: 6, want: ErrRegion},
+		"a chunk too long":     {spoil: func(e *engine) { e.reg.Regions[0].Chunks = []uint64{1 << 17, 1 << 14, 1 << 17} }, layout: 6, want: ErrRegion},
+		"a fabric handle cut":  {spoil: func(e *engine) { e.reg.Regions[0].Handle = e.reg.Regions[0].Handle[:128] }, layout: 8, want: ErrRegion},
+		"no fabric handles":    {spoil: func(e *engine) { e.reg.Regions[0].Chunks, e.reg.Regions[0].Handle = nil, nil }, layout: 8, want: ErrRegion},
+		"a dead fabric handle": {spoil: func(e *engine) { clear(e.reg.Regions[0].Handle[64:]) }, layout: 8, want: ErrRegion},
+		"the kernel is no go":  {spoil: func(e *engine) { r.double.Fail("cuModuleLoadDataEx", 218, 0, false) }, want: &cuda.Error{}},
+		"no memory":            {spoil: func(e *engine) { r.double.Fail("cuIpcOpenMemHandle_v2", int(cuda.OutOfMemory), 0, false) }, want: &cuda.Error{Code: cuda.OutOfMemory}},
+		"no range":             {spoil: func(e *engine) { r.double.Fail("cuMemGetAddressRange_v2", int(cuda.InvalidValue), 0, false) }, want: &cuda.Error{Code: cuda.InvalidValue}},
 	} {
-		l := layouts()[2]
-		if c.chunk {
-			l = layouts()[6]
-		}
-		e := r.newEngine(l, 1)
+		e := r.newEngine(layouts()[max(c.layout, 2)], 1)
 		e.reg.Segments = append([]connector.KVSegment(nil), e.reg.Segments...)
 		c.spoil(e)
 		m, err := r.device.Map(1, e.reg, e.descriptors())

@@ -120,6 +120,7 @@ type layout struct {
 	runs   []connector.KVSegment // of one group; Region counts
 	bytes  []uint64              // of the regions
 	chunks [][]uint64            // of regions that are chunks, their lengths
+	fabric bool                  // they have fabric handles
 }
 
 // layouts are those of vLLM as the shim describes them, made small, and pieces of
@@ -151,6 +152,7 @@ func layouts() []layout {
 		{name: "odd", blocks: 11, runs: []connector.KVSegment{run(0, 1, 333, 321, 0), run(0, 5000, 70001, 70001, 0)}, bytes: []uint64{5000 + 11*70001}},
 		{name: "chunks", blocks: 12, runs: layers(4, 12, 4096), bytes: []uint64{12 * 4 * 4096}, chunks: [][]uint64{{1 << 16, 1 << 14, 1 << 17}}},
 		{name: "chunks of one length", blocks: 16, runs: []connector.KVSegment{run(0, 0, 4096, 4096, 0), run(1, 0, 4096, 4096, 0)}, bytes: []uint64{1 << 16, 1 << 16}, chunks: [][]uint64{{1 << 15, 1 << 15}, {1 << 15, 1 << 15}}},
+		{name: "fabric", blocks: 12, runs: layers(4, 12, 4096), bytes: []uint64{12 * 4 * 4096}, chunks: [][]uint64{{1 << 16, 1 << 14, 1 << 17}}, fabric: true},
 	}
 }
 
@@ -179,12 +181,20 @@ func (r *rig) newEngine(l layout, seed uint64) *engine {
 	}
 	var chunks [][]byte
 	var fds []int
-	if l.chunks != nil {
+	if l.chunks != nil && !l.fabric {
 		chunks, fds = cudatest.NewChunks(r.t, slices.Concat(l.chunks...)...)
 	}
 	for i, size := range l.bytes {
 		region := connector.KVRegion{Kind: KindIPC, Bytes: size}
-		if i < len(l.chunks) {
+		if i < len(l.chunks) && l.fabric {
+			region.Kind, region.Chunks = KindFabric, l.chunks[i]
+			var pieces [][]byte
+			for _, n := range l.chunks[i] {
+				data, handle := cudatest.NewFabric(r.t, n)
+				pieces, region.Handle = append(pieces, data), append(region.Handle, handle[:]...)
+			}
+			e.regions = append(e.regions, pieces)
+		} else if i < len(l.chunks) {
 			region.Kind, region.Chunks, region.FD = KindVMM, l.chunks[i], len(e.fds)
 			e.regions = append(e.regions, chunks[:len(region.Chunks)])
 			e.fds = append(e.fds, fds[:len(region.Chunks)]...)

@@ -2,8 +2,8 @@
 
 PyTorch hands out pieces of larger allocations, so what travels is the allocation
 and where in it the piece lies: by an IPC handle where the memory came from
-cudaMalloc, by one descriptor for each physical chunk where it was mapped
-(expandable segments, memory pools).
+cudaMalloc, by one descriptor or fabric handle for each physical chunk where it was
+mapped (expandable segments, memory pools).
 """
 
 import contextlib
@@ -22,6 +22,7 @@ HANDLE_BYTES = 64
 MAX_DESCRIPTORS = 252
 """What a registration has room for: a message takes 253, and the job board's is one."""
 _POSIX_DESCRIPTOR = 1
+_FABRIC = 8
 
 
 class CudaError(OSError):
@@ -61,19 +62,23 @@ class Driver:
 
     def descriptor(self, base: int) -> int:
         """A descriptor of a mapped chunk; the caller's."""
-        chunk, fd = ctypes.c_uint64(), ctypes.c_int(-1)
+        fd = ctypes.c_int(-1)
+        self._share(base, ctypes.byref(fd), _POSIX_DESCRIPTOR)
+        return fd.value
+
+    def fabric(self, base: int) -> bytes:
+        """A mapped chunk's fabric handle, which takes a machine whose GPUs are set up for that (IMEX channels)."""
+        handle = ctypes.create_string_buffer(HANDLE_BYTES)
+        self._share(base, handle, _FABRIC)
+        return handle.raw
+
+    def _share(self, base: int, into: Any, kind: int) -> None:
+        chunk = ctypes.c_uint64()
         self._call("cuMemRetainAllocationHandle", ctypes.byref(chunk), ctypes.c_void_p(base))
         try:
-            self._call(
-                "cuMemExportToShareableHandle",
-                ctypes.byref(fd),
-                chunk,
-                ctypes.c_int(_POSIX_DESCRIPTOR),
-                ctypes.c_ulonglong(0),
-            )
+            self._call("cuMemExportToShareableHandle", into, chunk, ctypes.c_int(kind), ctypes.c_ulonglong(0))
         finally:
             self._call("cuMemRelease", chunk)
-        return fd.value
 
 
 @dataclass(frozen=True)
@@ -106,29 +111,40 @@ def export(driver: Driver, address: int, size: int, first_descriptor: int) -> Ex
 def _export_chunks(driver: Driver, address: int, size: int, first: int, no_handle: CudaError) -> Exported:
     descriptors: list[int] = []
     lengths: list[int] = []
+    fabric = b""
     begin = at = driver.range(address)[0]
     try:
         while at < address + size:
             base, length = driver.range(at)
             if base != at:
                 raise CudaError(f"the chunk at {at:#x} begins at {base:#x}")
-            if first + len(descriptors) == MAX_DESCRIPTORS:
+            if max(first + len(descriptors), len(lengths)) == MAX_DESCRIPTORS:
                 raise UnsupportedLayout(
                     f"the KV cache lies in more than {MAX_DESCRIPTORS} chunks; "
                     "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False"
                 )
-            descriptors.append(driver.descriptor(base))
+            if not fabric:
+                try:
+                    descriptors.append(driver.descriptor(base))
+                except CudaError:
+                    if descriptors:  # what an allocator makes is of one kind
+                        raise
+                    fabric = driver.fabric(base)
+            else:
+                fabric += driver.fabric(base)
             lengths.append(length)
             at += length
     except CudaError as error:
         close_all(descriptors)
         raise UnsupportedLayout(
-            f"the KV cache's GPU memory can be shared neither by handle ({no_handle}) nor by descriptors ({error}); "
+            f"the KV cache's GPU memory can be shared neither by handle ({no_handle}) nor by chunks ({error}); "
             "do without sleep mode and expandable segments"
         ) from error
     except BaseException:
         close_all(descriptors)
         raise
+    if fabric:
+        return Exported(msg.KVRegion("cuda_fabric", 0, address - begin, size, handle=fabric, chunks=lengths), [])
     return Exported(msg.KVRegion("cuda_vmm", first, address - begin, size, chunks=lengths), descriptors)
 
 

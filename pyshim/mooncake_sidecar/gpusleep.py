@@ -23,7 +23,7 @@ logger = logging.getLogger("vllm.mooncake_sidecar.gpusleep")
 _TAKING = ("sleep", "discard")
 _GIVING = ("wake_up",)
 _BACKEND = "cumem"
-_CHUNKED = "cuda_vmm"
+_CHUNKED = ("cuda_vmm", "cuda_fabric")
 
 
 class Owner(Protocol):
@@ -81,7 +81,7 @@ class Watch:
             raise refuse(f"this vLLM's allocator has no {', '.join(missing)}")
         self._allocator = allocator
         self._owner = owner
-        if any(region.kind != _CHUNKED for region in memory.regions):
+        if any(region.kind not in _CHUNKED for region in memory.regions):
             raise refuse("this vLLM's allocator does not give the KV cache chunks of its own")
         self._mine = [pointer for place in memory.places for pointer in self._around(*place)]
         self._awake()  # as known as what it will be asked

@@ -96,8 +96,9 @@ class KVRegion(msgspec.Struct, omit_defaults=True):
     """One region of KV memory.
 
     Its kind is ``memfd`` (``fd`` indexes the frame's descriptors), ``process_vm``,
-    ``cuda_ipc`` or ``cuda_vmm``. ``address`` of the last two is where the region
-    begins in its allocation, or in its chunks, whose descriptors begin at ``fd``.
+    ``cuda_ipc``, ``cuda_vmm`` or ``cuda_fabric``. ``address`` of the last three is
+    where the region begins in its allocation, or in its chunks, whose descriptors
+    begin at ``fd``, or whose fabric handles are in ``handle``.
     """
 
     kind: str

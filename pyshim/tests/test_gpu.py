@@ -65,7 +65,8 @@ class Gpu:
         self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
         return address.value
 
-    def map_chunks(self, lengths, shareable=True):
+    def map_chunks(self, lengths, shareable=1):
+        """Chunks that can be shared by descriptors (1), by fabric handles (8), or not (0)."""
         address = ctypes.c_uint64()
         self.call(
             "cuMemAddressReserve",
@@ -139,10 +140,22 @@ def test_mapped_chunks(gpu):
     assert open_descriptors() == before
 
 
-def test_chunks_that_nobody_may_have(gpu):
-    base = gpu.map_chunks([2 * MIB], shareable=False)
+def test_chunks_with_fabric_handles(gpu):
+    """What vLLM's allocator makes on a machine with IMEX channels has these alone."""
+    lengths = [2 * MIB, 4 * MIB]
+    base = gpu.map_chunks(lengths, shareable=8)
     before = open_descriptors()
-    with pytest.raises(UnsupportedLayout, match=r"neither by handle .* nor by descriptors"):
+    exported = gpumem.export(gpu.driver, base + MIB, 4 * MIB, 5)
+    region = exported.region
+    assert (region.kind, region.fd, region.address, region.bytes) == ("cuda_fabric", 0, MIB, 4 * MIB)
+    assert region.chunks == lengths and len(region.handle) == 128 and region.handle[:64] != region.handle[64:]
+    assert exported.descriptors == [] and open_descriptors() == before
+
+
+def test_chunks_that_nobody_may_have(gpu):
+    base = gpu.map_chunks([2 * MIB], shareable=0)
+    before = open_descriptors()
+    with pytest.raises(UnsupportedLayout, match=r"neither by handle .* nor by chunks"):
         gpumem.export(gpu.driver, base, MIB, 0)
     with pytest.raises(UnsupportedLayout, match="can't be shared"):
         gpumem.export(gpu.driver, 4096, MIB, 0)
@@ -457,10 +470,10 @@ def daemons(runtime_dir, library):
             process.wait()
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_real_worker_takes_the_registration(gpu, library, runtime_dir, chunked):
+@pytest.mark.parametrize("shareable", [None, 1, 8])
+def test_a_real_worker_takes_the_registration(gpu, library, runtime_dir, shareable):
     size = 64 * 256
-    base = gpu.map_chunks([8192, 8192]) if chunked else gpu.alloc(2 * size)
+    base = gpu.map_chunks([8192, 8192], shareable) if shareable else gpu.alloc(2 * size)
     memory = describe({"a": Tensor(base, 64, 256)}, kv_config(64, 256), [], 1, driver=gpu.driver)
     memory = replace(memory, device_uuid=bytes([0xD0] * 15 + [0]))
     registrant = Registrant(

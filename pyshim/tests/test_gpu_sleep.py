@@ -44,7 +44,7 @@ def allocator(gpu, monkeypatch):  # noqa: F811
 
     def create(device, size, address, _):
         chunk = ctypes.c_uint64()
-        properties = Properties(1, 1, Location(1, device))
+        properties = Properties(1, made.shareable, Location(1, device))
         gpu.call(
             "cuMemCreate", ctypes.byref(chunk), ctypes.c_size_t(size), ctypes.byref(properties), ctypes.c_ulonglong(0)
         )
@@ -73,6 +73,7 @@ def allocator(gpu, monkeypatch):  # noqa: F811
         return address.value
 
     made.allocate = allocate
+    made.shareable = 1  # by descriptors; 8: by fabric handles
     yield made
     for address, data in made.pointer_to_data.items():
         if not data.is_asleep:
@@ -301,8 +302,10 @@ def chunks_here(allocator):  # noqa: F811
     return sum(not data.is_asleep for data in allocator.pointer_to_data.values())
 
 
-def test_the_cache_is_as_it_was_after_each_sleep(rig, allocator):
+@pytest.mark.parametrize("shareable", [1, 8])
+def test_the_cache_is_as_it_was_after_each_sleep(rig, allocator, shareable):
     """Two cycles: nothing of the GPU's is held meanwhile, and each wake-up registers anew."""
+    allocator.shareable = shareable
     rank, _, control = rig()
     assert control.get(CHUNKS) == 1 and rank.epochs == [1]
     content = rank.fill("a")

@@ -17,6 +17,7 @@ import (
 const (
 	kindMemory = 1
 	kindEvent  = 2
+	kindChunk  = 3
 )
 
 // newHandle names a memory file of this process as the double does.
@@ -82,6 +83,13 @@ func NewChunks(t testing.TB, bytes ...uint64) (chunks [][]byte, fds []int) {
 		at += n
 	}
 	return chunks, fds
+}
+
+// NewFabric allocates what an engine would as a chunk that has a fabric handle.
+func NewFabric(t testing.TB, bytes uint64) (data []byte, handle cuda.Handle) {
+	t.Helper()
+	fd, data := mapped(t, "engine-fabric", bytes)
+	return data, newHandle(kindChunk, fd, bytes)
 }
 
 // Event is an event of an engine.

@@ -107,7 +107,7 @@ typedef struct {
   char rest[24];
 } handle;
 _Static_assert(sizeof(handle) == 64, "a handle has 64 bytes");
-enum { MEMORY = 1, EVENT = 2 };
+enum { MEMORY = 1, EVENT = 2, CHUNK = 3 };
 static const char magic[8] = "cudadbl";
 
 enum { OWN = 1, FOREIGN, RESERVED, PINNED, HOST };
@@ -124,7 +124,7 @@ static range *ranges;
 typedef struct chunk {
   struct chunk *next;
   uint64_t id, bytes, offset; // in the file
-  int fd, references;
+  int fd, references, fabric;
 } chunk;
 typedef struct piece {
   struct piece *next;
@@ -276,11 +276,15 @@ EXPORT int cuIpcGetMemHandle(handle *h, uint64_t address) {
   return r != NULL ? OK : INVALID_VALUE;
 }
 
-static void *map_peer(const handle *h, int kind) {
-  if (memcmp(h->magic, magic, sizeof magic) != 0 || h->kind != kind || h->bytes == 0) return NULL;
+static int open_peer(const handle *h) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%d/fd/%d", h->pid, h->fd);
-  int fd = open(path, O_RDWR | O_CLOEXEC);
+  return open(path, O_RDWR | O_CLOEXEC);
+}
+
+static void *map_peer(const handle *h, int kind) {
+  if (memcmp(h->magic, magic, sizeof magic) != 0 || h->kind != kind || h->bytes == 0) return NULL;
+  int fd = open_peer(h);
   if (fd < 0) return NULL;
   void *memory = mmap(NULL, h->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
@@ -416,7 +420,8 @@ EXPORT int cuMemCreate(uint64_t *id, size_t bytes, const properties *p, unsigned
   pthread_mutex_lock(&lock);
   *id = add_chunk(fd, bytes, 0);
   // One that nobody may have is told by its size being odd: there is nowhere else to keep it.
-  if (!(p->handle_types & 1)) chunks->bytes |= 1;
+  if (!(p->handle_types & (1 | 8))) chunks->bytes |= 1;
+  chunks->fabric = p->handle_types == 8;
   pthread_mutex_unlock(&lock);
   return OK;
 }
@@ -441,17 +446,29 @@ EXPORT int cuMemExportToShareableHandle(void *out, uint64_t id, int type, unsign
   BEGIN(0);
   pthread_mutex_lock(&lock);
   chunk *c = chunk_of(id);
-  int fd = c != NULL && type == 1 && flags == 0 && !(c->bytes & 1) ? fcntl(c->fd, F_DUPFD_CLOEXEC, 0) : -1;
+  int shared = c != NULL && flags == 0 && !(c->bytes & 1) && type == (c->fabric ? 8 : 1);
+  int fd = shared && type == 1 ? fcntl(c->fd, F_DUPFD_CLOEXEC, 0) : -1;
+  if (shared && type == 8) {
+    handle *h = out;
+    memset(h, 0, sizeof *h);
+    memcpy(h->magic, magic, sizeof magic);
+    h->kind = CHUNK, h->pid = getpid(), h->fd = c->fd, h->bytes = c->bytes;
+  }
   pthread_mutex_unlock(&lock);
-  if (fd < 0) return INVALID_VALUE;
-  memcpy(out, &fd, sizeof fd);
-  return OK;
+  if (shared && type == 1) memcpy(out, &fd, sizeof fd);
+  return shared && (type == 8 || fd >= 0) ? OK : INVALID_VALUE;
 }
 
 EXPORT int cuMemImportFromShareableHandle(uint64_t *id, void *descriptor, int type) {
   BEGIN(0);
-  int fd = fcntl((int)(intptr_t)descriptor, F_DUPFD_CLOEXEC, 0);
-  if (type != 1 || fd < 0) return INVALID_VALUE;
+  int fd = -1;
+  if (type == 8) {
+    const handle *h = descriptor;
+    if (memcmp(h->magic, magic, sizeof magic) == 0 && h->kind == CHUNK) fd = open_peer(h);
+  } else if (type == 1) {
+    fd = fcntl((int)(intptr_t)descriptor, F_DUPFD_CLOEXEC, 0);
+  }
+  if (fd < 0) return INVALID_VALUE;
   // The position says which part of the file it is: its page, and 32 bits of its
   // length. One at the beginning is the whole file.
   off_t position = lseek(fd, 0, SEEK_CUR);
