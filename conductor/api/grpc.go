@@ -5,13 +5,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/api/conductorpb"
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
@@ -121,6 +121,11 @@ func stateOf(s contract.State) conductorpb.State {
 
 // Query implements conductorpb.ConductorServer.
 func (g *GRPC) Query(_ context.Context, r *conductorpb.QueryRequest) (*conductorpb.QueryReply, error) {
+	done, err := g.s.codec.taken(r)
+	defer done()
+	if err != nil {
+		return nil, statusError(err)
+	}
 	sc := g.s.rooms.take()
 	defer g.s.rooms.give(sc)
 	return g.s.answerGRPC(r, sc)
@@ -157,8 +162,8 @@ func (s *Server) answerGRPC(r *conductorpb.QueryRequest, sc *scratch) (*conducto
 		},
 		hasModel: true, hasTokens: true, blockSize: number{int64(r.GetBlockTokens()), r.GetBlockTokens() != 0},
 	}
-	// The message was read by then: what is made of it waits for room.
-	if err := sc.need(proto.Size(r) + len(r.GetTokenIds())*tokenBytes + len(r.GetSeqHashes())*hashBytes); err != nil {
+	// The message has taken its room already; this is for what is made of it.
+	if err := sc.need(len(r.GetTokenIds())*tokenBytes + len(r.GetSeqHashes())*hashBytes); err != nil {
 		return nil, statusError(err)
 	}
 	given := 0
@@ -211,10 +216,13 @@ func tiersOf(in *[3]int) *conductorpb.Tiers {
 }
 
 // Guard returns what a gRPC server needs so that only those are let in who have a token,
-// and calls are counted. A call without one ends before a byte of its message is read.
-// Calls of open need none: health.
+// calls are counted, and what is read and decoded is bounded: the first where the server
+// listens at a Listener of ours. A call without a token ends before a byte of its message is
+// read. Calls of open need none: health.
 func (s *Server) Guard(tokens *Tokens, open func(method string) bool) []grpc.ServerOption {
 	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(s.codec),
+		grpc.StatsHandler(&s.arrivals),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
 			if open(call.FullMethodName) {
 				return ctx, nil
@@ -236,6 +244,10 @@ func (s *Server) Guard(tokens *Tokens, open func(method string) bool) []grpc.Ser
 		}),
 	}
 }
+
+// Listener returns a listener whose connections, together, have no more under way that no call
+// has read than calls may take.
+func (s *Server) Listener(l net.Listener) net.Listener { return &arrivalListener{l, &s.arrivals} }
 
 // counted tells of a call of gRPC as of one of HTTP.
 func (s *Server) counted(method string, began time.Time, err error) {

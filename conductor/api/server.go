@@ -44,6 +44,9 @@ const (
 type Server struct {
 	cfg   Config
 	rooms rooms
+	// codec and arrivals are gRPC's.
+	codec    *chargingCodec
+	arrivals arrivals
 	// snapshots: one is being sent. Each takes as much disk as the index has memory.
 	snapshots atomic.Bool
 }
@@ -62,6 +65,8 @@ func New(cfg Config) *Server {
 		s.rooms.most = DefaultMaxBusyBytes
 	}
 	s.rooms.most = max(s.rooms.most, 4*s.rooms.maxBody)
+	s.codec = newChargingCodec(&s.rooms)
+	s.arrivals.most, s.arrivals.log = s.rooms.most, cfg.Log
 	return s
 }
 

@@ -261,7 +261,7 @@ func (f *front) serveGRPC(ctx context.Context, cfg *config.ConductorConfig, serv
 	reflection.Register(calls)
 	log.Info("gRPC", "address", l.Addr().String())
 	background.Go(func() {
-		if err := calls.Serve(admin.Limit(l, frontConnections)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := calls.Serve(server.Listener(admin.Limit(l, frontConnections))); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			fail(fmt.Errorf("grpc: %w", err))
 		}
 	})
