@@ -143,6 +143,24 @@ func appendText(dst []byte, text string) []byte {
 	return append(dst, quoted...)
 }
 
+// eachOf visits the values of a list until visit says no. It is true when the list was read to
+// its end.
+func eachOf(list []byte, visit func(value []byte) bool) bool {
+	s := scanner{raw: list}
+	if !s.take('[') {
+		return false
+	}
+	for first := true; !s.take(']'); first = false {
+		if !first && !s.take(',') {
+			return false
+		}
+		if value := s.value(); len(value) == 0 || !visit(value) {
+			return false
+		}
+	}
+	return true
+}
+
 // scanner goes over JSON by its quotes and brackets. It takes some things for JSON that
 // are not; whoever reads the values sees that.
 type scanner struct {

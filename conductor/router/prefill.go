@@ -71,7 +71,7 @@ func (c *call) handover(ctx context.Context, out *placed) (fleet.Target, error) 
 	r, q := c.router, c.request
 	if q.tokens == nil || !q.whole {
 		out.prefillFlight.End()
-		c.note("the decode engine does the prefill: the prompt's token ids are not known")
+		c.note("the decode engine does the prefill: the prompt's token ids are not known, or not all that is in it")
 		return fleet.Target{}, nil
 	}
 	// What the client wishes of the store is for the engine that stores.

@@ -121,17 +121,6 @@ func (r *Router) askFor(ctx context.Context, q *request, b *body, wait time.Dura
 	return nil
 }
 
-// hasMedia tells whether messages have something in them that is no text. It may say so
-// of some that do not.
-func hasMedia(messages []byte) bool {
-	for _, word := range [...]string{`"image`, `"audio`, `"video`, `"input_`, `"file`} {
-		if bytes.Contains(messages, []byte(word)) {
-			return true
-		}
-	}
-	return false
-}
-
 // call is one request on its way.
 type call struct {
 	router   *Router

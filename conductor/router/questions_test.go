@@ -192,6 +192,27 @@ func sorted[V any](of map[string]V) []string {
 	return names
 }
 
+// Text that speaks of images has none, and may be computed elsewhere; what is not read may.
+func TestMedia(t *testing.T) {
+	for messages, want := range map[string]bool{
+		`[{"role":"user","content":"\"image\", \"file\": \"input_ids\""}]`:                                      false,
+		`[{"role":"user","content":"image"},{"role":"tool","content":[{"type":"text","text":"file"},"audio"]}]`: false,
+		`[{"role":"assistant","content":null,"tool_calls":[{"function":{"name":"file"}}]}]`:                     false,
+		`[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"u"}}]}]`: true,
+		`[{"role":"user","content":[{"image_url":"u"}]}]`:                                                       true,
+		`[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"d"}}]}]`:                       true,
+		`[{"role":"user","content":[{"type":"input_text","text":"d"}]}]`:                                        false,
+		`[{"role":"user","content":"file"`:                                                                      true,
+		`{"role":"image"}`:                                                                                      true,
+		`["image"]`:                                                                                             true,
+		`[]`:                                                                                                    false,
+	} {
+		if got := hasMedia([]byte(messages)); got != want {
+			t.Errorf("%s: %t", messages, got)
+		}
+	}
+}
+
 // FuzzWithReasoning: of a list of messages only the old name of what was thought changes, as
 // in chats; what is no such list stays as it is, and so does what has a name twice, or one
 // that is written in another way.
@@ -202,6 +223,7 @@ func FuzzWithReasoning(f *testing.F) {
 	f.Add([]byte(`[{"reasoning_content":1,"reasoning_content":2}]`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		raw = bytes.TrimSpace(raw)
+		_ = hasMedia(raw)
 		out := withReasoning(raw)
 		var want, got any
 		if json.Unmarshal(raw, &want) != nil {

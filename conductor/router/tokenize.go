@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -204,19 +205,11 @@ func withReasoning(messages []byte) []byte {
 	if !bytes.Contains(messages, []byte(old)) {
 		return messages
 	}
-	s := scanner{raw: messages}
-	if !s.take('[') {
-		return messages
-	}
 	out := []byte{'['}
-	for first := true; !s.take(']'); first = false {
-		if !first && !s.take(',') {
-			return messages
-		}
-		message := s.value()
+	all := eachOf(messages, func(message []byte) bool {
 		m, err := parseBody(message)
-		if len(message) == 0 || err != nil && message[0] == '{' {
-			return messages
+		if err != nil && message[0] == '{' {
+			return false
 		}
 		if err == nil && m.get(old) != nil {
 			changes := []field{{old, nil}}
@@ -225,12 +218,42 @@ func withReasoning(messages []byte) []byte {
 			}
 			message = m.with(changes...)
 		}
-		if !first {
+		if len(out) > 1 {
 			out = append(out, ',')
 		}
 		out = append(out, message...)
+		return true
+	})
+	if !all {
+		return messages
 	}
 	return append(out, ']')
+}
+
+// hasMedia tells whether messages have something in them that is no text. What it can't read
+// it takes for that.
+func hasMedia(messages []byte) bool {
+	maybe := false // nearly all have none of these, and need no reading
+	for _, word := range [...]string{`"image`, `"audio`, `"video`, `"input_`, `"file`} {
+		maybe = maybe || bytes.Contains(messages, []byte(word))
+	}
+	return maybe && !eachOf(messages, func(message []byte) bool {
+		m, err := parseBody(message)
+		if err != nil {
+			return false
+		}
+		parts := m.get("content")
+		return len(parts) == 0 || parts[0] != '[' || eachOf(parts, isText)
+	})
+}
+
+// isText tells whether a part of a message is one of text.
+func isText(part []byte) bool {
+	if part[0] == '"' {
+		return true
+	}
+	p, err := parseBody(part)
+	return err == nil && slices.Contains([]string{"text", "input_text", "output_text", "refusal", "thinking"}, p.text("type"))
 }
 
 // idsOf are the token ids that a request brings with it; nil: none.
