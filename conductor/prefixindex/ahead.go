@@ -2,34 +2,90 @@ package prefixindex
 
 import "github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 
-// Storing and removing take their time from memory, not from computing: each cell and
-// each record is somewhere else. The functions here load what some blocks will ask
-// for, all at once: loads that do not wait for each other take a fraction of the time.
-// What they return means nothing; it keeps the loads from being left out.
+// Storing and removing take their time from memory, not from computing: the cell of each
+// hash is somewhere else, and so may its record be. Here what many keys lead to is loaded
+// at once: loads that do not wait for each other take a fraction of the time.
 
-// aheadOfHashes loads what some hashes lead to.
-func (s *space) aheadOfHashes(hashes []kvevents.Hash) (sink cell) {
-	t := &s.tables[byHash]
-	for _, hash := range hashes {
-		sink ^= t.first(spread(uint64(hash)))
+// sight is what was found for a key when it was looked for ahead of its turn.
+type sight struct {
+	way   probe // behind the first record
+	first link  // 0 for none
+	used  uint16
+}
+
+// ahead is the memory of who looks ahead.
+type ahead struct {
+	keys []key
+	seen []sight
+	// sink keeps loads that bring memory near from being left out.
+	sink uint64
+}
+
+// look finds the first records of some keys.
+func (t *table) look(a *ahead) {
+	a.seen = a.seen[:0]
+	for _, k := range a.keys {
+		s := t.segment(k)
+		at := s.home(k)
+		b := s.bucket(at)
+		a.sink ^= b.tags
+		a.seen = append(a.seen, sight{way: probe{segment: s, bucket: b, at: at, key: k}, used: s.used})
 	}
+	for i := range a.seen {
+		way := &a.seen[i].way
+		way.left = way.bucket.match(way.key.tag())
+		a.seen[i].first = way.next()
+	}
+}
+
+// see is look for one key.
+func (t *table) see(k key) *sight {
+	a := ahead{keys: []key{k}}
+	t.look(&a)
+	return &a.seen[0]
+}
+
+// from returns the first record of a key, and the way to the others: as it was seen, if
+// nothing has changed there since.
+func (t *table) from(seen *sight) (link, probe) {
+	if seen.way.segment.used == seen.used {
+		return seen.first, seen.way
+	}
+	p := t.probe(seen.way.key)
+	l := p.next()
+	return l, p
+}
+
+// aheadBlocks are those of a query that are loaded at once where each has a cell.
+const aheadBlocks = 32
+
+// lookForHashes finds the first records of some hashes, and loads what is asked of them.
+func (s *space) lookForHashes(hashes []kvevents.Hash, a *ahead) {
+	a.keys = a.keys[:0]
 	for _, hash := range hashes {
-		p := t.probe(spread(uint64(hash)))
-		if l := p.next(); l != 0 {
-			sink ^= cell(s.records.at(l).holders)
+		a.keys = append(a.keys, s.keyOf(hash))
+	}
+	s.tables[byHash].look(a)
+	for i := range a.seen {
+		if l := a.seen[i].first; l != 0 {
+			p, n := s.records.of(l)
+			a.sink ^= uint64(p.hashes[n]) ^ uint64(p.holders[n]) ^ uint64(p.info[n])
 		}
 	}
-	return sink
 }
 
-// aheadOfChains loads the cells that some digests lead to.
-func (s *space) aheadOfChains(chains []digest) (sink cell) {
-	t := &s.tables[byChain]
-	for i := range chains {
-		sink ^= t.first(spread(chains[i].lo))
+// lookForChain finds the first records of some digests, and loads what a query asks of
+// them.
+func (s *space) lookForChain(chain []digest, a *ahead) {
+	a.keys = a.keys[:0]
+	for _, d := range chain {
+		a.keys = append(a.keys, d.key())
 	}
-	return sink
+	s.tables[byChain].look(a)
+	for i := range a.seen {
+		if l := a.seen[i].first; l != 0 {
+			p, n := s.records.of(l)
+			a.sink ^= uint64(p.digests[n]) ^ uint64(p.holders[n]) ^ uint64(p.info[n])
+		}
+	}
 }
-
-// first returns the first cell that is looked at for a key.
-func (t *table) first(k key) cell { return t.segment(k).cells[k&segmentMask] }

@@ -2,7 +2,6 @@ package prefixindex
 
 import (
 	"math"
-	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 )
@@ -19,10 +18,10 @@ type scratch struct {
 	tokens  []byte
 	extras  [][]byte
 	without []byte
-	chains  []digest
+	chain   []digest
 	links   []link
-	// sink keeps loads that bring memory near from being left out.
-	sink cell
+	byHash  ahead
+	byChain ahead
 }
 
 // Apply takes a batch. Events are in the order in which they came; a batch that is
@@ -68,9 +67,12 @@ func (src *Source) mine(tenant string) bool {
 type plan struct {
 	who         holding
 	blockTokens int
-	// place: the blocks follow each other and on before.
+	// place: the blocks, of a size, follow each other and on before, which is the digest of
+	// the record prev, or of none.
 	place  bool
+	size   info
 	before digest
+	prev   link
 	// reuse: what is held already is no copy.
 	reuse bool
 	// added: something was not held.
@@ -115,9 +117,7 @@ func (src *Source) store(e *kvevents.BlockStored, rest []kvevents.Event) {
 			s.mu.Unlock()
 			return
 		}
-		if first == 0 && p.place {
-			p.before, p.place = src.before(e, p.who)
-		}
+		src.goesOnBehind(&p, e, first)
 		src.storeLocked(&p, e.Hashes[first:last], first)
 		s.sweepLocked(sweepPages)
 		s.mu.Unlock()
@@ -125,6 +125,21 @@ func (src *Source) store(e *kvevents.BlockStored, rest []kvevents.Event) {
 	if p.reuse && kind == dense {
 		src.fresh, src.freshLast = p.added, e.Hashes[n-1]
 	}
+}
+
+// goesOnBehind finds what an event's blocks from first on come behind.
+func (src *Source) goesOnBehind(p *plan, e *kvevents.BlockStored, first int) {
+	if !p.place {
+		return
+	}
+	if first == 0 {
+		p.before, p.prev, p.place = src.before(e, p.who)
+		p.size = src.space.enterSize(p.blockTokens)
+		p.place = p.place && p.size != 0
+		return
+	}
+	// Others had the lock meanwhile: where the block before is gone, who knows what else is.
+	p.place = p.prev != 0 && src.space.records.digest(p.prev) == p.before
 }
 
 // storeNone takes an event that left all blocks out. Of a window it says that there is
@@ -166,81 +181,110 @@ func windowTokens(e *kvevents.BlockStored) int {
 // storeLocked adds a copy of each block; the first of them is the event's block at
 // first.
 func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
-	s, w := src.space, &src.scratch
-	w.chains = slices.Grow(w.chains[:0], len(hashes))[:len(hashes)]
-	if p.place {
-		for i := range hashes {
-			p.before = src.hasher.next(p.before, src.digests[first+i])
-			w.chains[i] = p.before
-		}
-	} else {
-		clear(w.chains)
+	if !p.place {
 		src.stats.Unplaced += uint64(len(hashes))
 	}
-	w.sink ^= s.aheadOfHashes(hashes)
-	if p.place {
-		w.sink ^= s.aheadOfChains(w.chains)
+	s, w := src.space, &src.scratch
+	s.lookForHashes(hashes, &w.byHash)
+	if !p.place {
+		for i, hash := range hashes {
+			src.storeUnplaced(p, hash, &w.byHash.seen[i])
+		}
+		return
 	}
+	w.chain = w.chain[:0]
+	d := p.before
+	for i := range hashes {
+		d = src.hasher.next(d, src.digests[first+i])
+		w.chain = append(w.chain, d)
+	}
+	s.lookForChain(w.chain, &w.byChain)
 	for i, hash := range hashes {
-		src.storeBlock(p, hash, w.chains[i])
+		p.prev = src.storePlaced(p, hash, w.chain[i], i)
+		p.before = w.chain[i]
 	}
 }
 
-// storeBlock adds a copy of a block. Without a chain it is of the one record with its
-// hash; with several it gets one of its own, whose chain stays unknown.
-func (src *Source) storeBlock(p *plan, hash kvevents.Hash, chain digest) {
-	s := src.space
-	var exact, unplaced, other link
+// storePlaced adds a copy of a block, the i-th of those that were looked for, behind
+// p.prev and p.before. It returns a record with its digest, 0 when there is none for want
+// of memory.
+func (src *Source) storePlaced(p *plan, hash kvevents.Hash, chain digest, i int) link {
+	s, w := src.space, &src.scratch
+	var unplaced link
 	others := 0
-	way := s.tables[byHash].probe(spread(uint64(hash)))
-	for l := way.next(); l != 0; l = way.next() {
-		switch rec := s.records.at(l); {
-		case rec.hash != hash:
-		case !rec.placed():
+	l, way := s.tables[byHash].from(&w.byHash.seen[i])
+	for ; l != 0; l = way.next() {
+		switch {
+		case s.records.hash(l) != hash:
+		case !s.records.placed(l):
 			unplaced = l
-		case p.place && rec.chain == chain:
-			exact = l
+		case s.records.digest(l) == chain:
+			src.hold(p, l)
+			return l
+		default:
+			others++
+		}
+	}
+	l = unplaced
+	if l == 0 || others > 0 {
+		l = s.enter(hash, way.key)
+	}
+	same := s.find(chain, p.prev, &w.byChain.seen[i])
+	if l == 0 || !s.place(l, p.before, chain, p.size, same) {
+		if l != 0 && l != unplaced {
+			s.forget(l)
+		}
+		src.drop(1)
+		return same
+	}
+	src.hold(p, l)
+	return l
+}
+
+// storeUnplaced adds a copy of a block of which only the hash is known. It is of the one
+// record with that; with several it gets one of its own.
+func (src *Source) storeUnplaced(p *plan, hash kvevents.Hash, seen *sight) {
+	s := src.space
+	var unplaced, other link
+	others := 0
+	l, way := s.tables[byHash].from(seen)
+	for ; l != 0; l = way.next() {
+		switch {
+		case s.records.hash(l) != hash:
+		case !s.records.placed(l):
+			unplaced = l
 		default:
 			other = l
 			others++
 		}
 	}
-	switch {
-	case exact != 0:
-		src.hold(p, s.records.at(exact))
-		return
-	case unplaced != 0 && p.place && others == 0:
-		if !s.place(unplaced, chain, p.blockTokens) {
-			src.drop(1)
-			return
-		}
-		src.hold(p, s.records.at(unplaced))
-		return
-	case unplaced != 0 && !p.place:
-		src.hold(p, s.records.at(unplaced))
-		return
-	case others == 1 && !p.place:
-		src.hold(p, s.records.at(other))
-		return
+	l = unplaced
+	if l == 0 && others == 1 {
+		l = other
 	}
-	l := s.records.take(&s.budget)
+	if l == 0 {
+		l = s.enter(hash, way.key)
+	}
 	if l == 0 {
 		src.drop(1)
 		return
 	}
-	rec := s.records.at(l)
-	rec.hash = hash
-	if !s.tables[byHash].insert(rec.keyOf(byHash), l, &s.budget) {
+	src.hold(p, l)
+}
+
+// enter makes a record that nobody holds yet, 0 without memory.
+func (s *space) enter(hash kvevents.Hash, k key) link {
+	l := s.records.take(&s.budget)
+	if l == 0 {
+		return 0
+	}
+	if !s.tables[byHash].insert(k, l, &s.budget) {
 		s.records.release(l)
-		src.drop(1)
-		return
+		return 0
 	}
-	if p.place && !s.place(l, chain, p.blockTokens) {
-		s.forget(l)
-		src.drop(1)
-		return
-	}
-	src.hold(p, rec)
+	p, i := s.records.of(l)
+	p.hashes[i] = hash
+	return l
 }
 
 // drop counts blocks for which there is no memory. The space is locked.
@@ -249,33 +293,15 @@ func (src *Source) drop(blocks int) {
 	src.space.slots[src.slot].dropped += uint64(blocks) //nolint:gosec // a length
 }
 
-// place says what comes before a record's block, false when there is no memory.
-func (s *space) place(l link, chain digest, blockTokens int) bool {
-	t, k := &s.tables[byChain], spread(chain.lo)
-	meta := uint32(blockTokens) //nolint:gosec // bounded by the decoder
-	p := t.probe(k)
-	for other := p.next(); other != 0; other = p.next() {
-		if twin := s.records.at(other); twin.chain == chain {
-			twin.meta |= metaTwin
-			meta |= metaTwin
-		}
-	}
-	if !t.insert(k, l, &s.budget) {
-		return false
-	}
-	rec := s.records.at(l)
-	rec.chain, rec.meta = chain, meta
-	return true
-}
-
 // hold adds a copy.
-func (src *Source) hold(p *plan, rec *record) {
+func (src *Source) hold(p *plan, l link) {
 	s := src.space
-	if p.reuse && s.isHeld(rec, p.who) {
+	h := s.records.holders(l)
+	if p.reuse && s.isHeld(*h, p.who) {
 		src.stats.Reported++
 		return
 	}
-	again, ok := s.add(rec, p.who)
+	again, ok := s.add(h, p.who)
 	p.added = p.added || !again
 	switch {
 	case !ok:
@@ -287,10 +313,10 @@ func (src *Source) hold(p *plan, rec *record) {
 	src.stats.Stored++
 }
 
-// isHeld tells whether a record is held.
-func (s *space) isHeld(rec *record, who holding) bool {
+// isHeld tells whether somebody is among the holders.
+func (s *space) isHeld(h holders, who holding) bool {
 	var one [1]holding
-	for _, h := range s.view(rec.holders, &one) {
+	for _, h := range s.view(h, &one) {
 		if h&whose == who {
 			return true
 		}
@@ -300,9 +326,9 @@ func (s *space) isHeld(rec *record, who holding) bool {
 
 // holds tells whether a block is held.
 func (s *space) holds(hash kvevents.Hash, who holding) bool {
-	p := s.tables[byHash].probe(spread(uint64(hash)))
+	p := s.tables[byHash].probe(s.keyOf(hash))
 	for l := p.next(); l != 0; l = p.next() {
-		if rec := s.records.at(l); rec.hash == hash && s.isHeld(rec, who) {
+		if s.records.hash(l) == hash && s.isHeld(*s.records.holders(l), who) {
 			return true
 		}
 	}
@@ -325,30 +351,30 @@ func (src *Source) remove(e *kvevents.BlockRemoved) {
 	for first := 0; first < len(e.Hashes); first += holdBlocks {
 		hashes := e.Hashes[first:min(first+holdBlocks, len(e.Hashes))]
 		s.mu.Lock()
-		src.scratch.sink ^= s.aheadOfHashes(hashes)
-		for _, hash := range hashes {
-			src.removeBlock(hash, who)
+		s.lookForHashes(hashes, &src.scratch.byHash)
+		for i, hash := range hashes {
+			src.removeBlock(hash, &src.scratch.byHash.seen[i], who)
 		}
 		s.sweepLocked(sweepPages)
 		s.mu.Unlock()
 	}
 }
 
-func (src *Source) removeBlock(hash kvevents.Hash, who holding) {
+func (src *Source) removeBlock(hash kvevents.Hash, seen *sight, who holding) {
 	s := src.space
 	// To forget a record changes the way to those behind it.
 	src.scratch.links = src.scratch.links[:0]
-	p := s.tables[byHash].probe(spread(uint64(hash)))
-	for l := p.next(); l != 0; l = p.next() {
-		if s.records.at(l).hash == hash {
+	l, way := s.tables[byHash].from(seen)
+	for ; l != 0; l = way.next() {
+		if s.records.hash(l) == hash {
 			src.scratch.links = append(src.scratch.links, l)
 		}
 	}
 	found := false
 	for _, l := range src.scratch.links {
-		rec := s.records.at(l)
-		found = s.drop(rec, who, src.miscounted) || found
-		if rec.holders == 0 {
+		h := s.records.holders(l)
+		found = s.drop(h, who, src.miscounted) || found
+		if *h == 0 {
 			s.forget(l)
 		}
 	}

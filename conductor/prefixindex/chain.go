@@ -8,30 +8,21 @@ import (
 
 // digest names what a block holds: its own tokens and all before them. The zero
 // digest is no block's.
-type digest struct{ hi, lo uint64 }
+type digest uint64
 
 const (
-	digestBytes = 16
+	digestBytes = 8
 	tokenBytes  = 4
 )
 
-// hasher makes digests.
-//
-// A digest is of 128 bits: with a hundred million blocks the chance that two are
-// equal is 1 in 10^22, and what a digest says is believed. XXH3 does not withstand
-// somebody who looks for collisions and knows the seed, so the seed is secret.
+// hasher makes digests; doc.go says how far they are to be trusted. XXH3 does not
+// withstand somebody who looks for collisions and knows the seed, so the seed is secret.
 type hasher struct {
 	seed uint64
 	buf  []byte
 }
 
-func (h *hasher) sum(data []byte) digest {
-	d := xxh3.Hash128Seed(data, h.seed)
-	if d.Hi == 0 && d.Lo == 0 {
-		d.Lo = 1
-	}
-	return digest{d.Hi, d.Lo}
-}
+func (h *hasher) sum(data []byte) digest { return digest(max(xxh3.HashSeed(data, h.seed), 1)) }
 
 // root returns the digest before a first block: of all besides tokens that must be
 // equal for blocks to be.
@@ -59,10 +50,8 @@ func (h *hasher) block(tokens, extra []byte) digest {
 // next returns the digest of a block behind another one.
 func (h *hasher) next(before, block digest) digest {
 	var data [2 * digestBytes]byte
-	binary.LittleEndian.PutUint64(data[0:], before.hi)
-	binary.LittleEndian.PutUint64(data[8:], before.lo)
-	binary.LittleEndian.PutUint64(data[16:], block.hi)
-	binary.LittleEndian.PutUint64(data[24:], block.lo)
+	binary.LittleEndian.PutUint64(data[0:], uint64(before))
+	binary.LittleEndian.PutUint64(data[8:], uint64(block))
 	return h.sum(data[:])
 }
 

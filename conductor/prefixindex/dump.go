@@ -10,12 +10,17 @@ import (
 	"slices"
 
 	"github.com/zeebo/xxh3"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 )
 
-// What Dump writes, little-endian: for each space 1, its key, its sources with their lanes,
-// and the records that those hold, in chunks, with the lanes numbered as they were written;
-// behind the last space 0, and a checksum of all. Texts and tags have their length before
-// them.
+// What Dump writes, little-endian: its version; for each space 1, its key, its sources with
+// their lanes, and the records that those hold, in chunks, with the lanes numbered as they
+// were written; behind the last space 0, and a checksum of all. Texts and tags have their
+// length before them. Records that follow each other do so in the dump, if both are in it.
+
+// dumpVersion begins a dump. The first version had none, and digests of 128 bits.
+const dumpVersion = "idx2"
 
 // ErrDump: the bytes are no dump, or a damaged one.
 var ErrDump = errors.New("not a dump of an index")
@@ -47,6 +52,7 @@ const (
 // REQUIRES: none of them is used meanwhile. Others may be, and queries are answered.
 func (x *Index) Dump(to io.Writer, sources []Saved) error {
 	w := &dumpWriter{out: bufio.NewWriterSize(to, 1<<20)}
+	w.buf = append(w.buf, dumpVersion...)
 	spaces := map[*space][]Saved{}
 	var order []*space
 	for _, saved := range sources {
@@ -89,11 +95,15 @@ func (s *space) dump(w *dumpWriter, sources []Saved) {
 	pages := len(s.records.pages)
 	s.mu.RUnlock()
 	var held []holding
+	last := link(0) // that was written
 	for n := range pages {
 		s.mu.RLock()
-		page := s.records.pages[n]
-		for i := range page {
-			held = s.dumpRecord(w, &page[i], lanes, held[:0])
+		for i := range pageRecords {
+			l := link(n*pageRecords+i) + 1 //nolint:gosec // a record's number
+			if held = s.heldBy(l, lanes, held[:0]); len(held) > 0 {
+				s.dumpRecord(w, l, held, last == l-1)
+				last = l
+			}
 		}
 		s.mu.RUnlock()
 		w.chunk()
@@ -129,27 +139,39 @@ func (s *space) dumpSource(w *dumpWriter, saved *Saved, lanes map[uint32]uint32)
 	w.flush()
 }
 
-// dumpRecord writes a record into the chunk if a lane of those holds it; held is memory.
-func (s *space) dumpRecord(w *dumpWriter, rec *record, lanes map[uint32]uint32, held []holding) []holding {
+// heldBy appends the holdings of a record that are of some lanes, by their numbers.
+func (s *space) heldBy(l link, lanes map[uint32]uint32, held []holding) []holding {
 	var one [1]holding
-	for _, h := range s.view(rec.holders, &one) {
+	for _, h := range s.view(*s.records.holders(l), &one) {
 		if l, ok := lanes[h.lane()]; ok && !s.lanes[h.lane()].retired {
 			held = append(held, holdingOf(l, h.tier())|h&maxCount)
 		}
 	}
-	if len(held) == 0 {
-		return held
+	return held
+}
+
+// dumpFollows is set with a block's size where the record comes behind the one that was
+// written before it.
+const dumpFollows = 1 << 31
+
+// dumpRecord writes a record into the chunk.
+func (s *space) dumpRecord(w *dumpWriter, l link, held []holding, behindLast bool) {
+	size := uint32(0)
+	is := *s.records.info(l)
+	if at := is & sizeOf; at != 0 {
+		size = uint32(s.sizes[at-1]) //nolint:gosec // bounded by the decoder
+	}
+	if is&follows != 0 && behindLast {
+		size |= dumpFollows
 	}
 	w.records++
-	w.uint64(uint64(rec.hash))
-	w.uint64(rec.chain.hi)
-	w.uint64(rec.chain.lo)
-	w.uint32(rec.meta & metaTokens)
+	w.uint64(uint64(s.records.hash(l)))
+	w.uint64(uint64(s.records.digest(l)))
+	w.uint32(size)
 	w.uint32(uint32(len(held))) //nolint:gosec // at most maxList
 	for _, h := range held {
 		w.uint32(uint32(h))
 	}
-	return held
 }
 
 // dumpWriter gathers bytes and sums them. A chunk begins with how many records it has.
@@ -206,6 +228,9 @@ func (w *dumpWriter) flush() {
 // closed; they are returned in any case.
 func (x *Index) Restore(from io.Reader, take func(origin Origin, tag []byte) bool) (opened []Saved, err error) {
 	r := &dumpReader{in: bufio.NewReaderSize(from, 1<<20)}
+	if version := string(r.read(len(dumpVersion))); version != dumpVersion {
+		r.fail("it is of another version, or none")
+	}
 	for r.byte() == 1 && r.err == nil {
 		opened = append(opened, x.restoreSpace(r, take)...)
 	}
@@ -238,6 +263,7 @@ func (x *Index) restoreSpace(r *dumpReader, take func(Origin, []byte) bool) (ope
 	if len(opened) > 0 {
 		s = opened[0].Source.space
 	}
+	last := position{}
 	for {
 		n := r.uint32()
 		if n == 0 || r.err != nil {
@@ -247,7 +273,7 @@ func (x *Index) restoreSpace(r *dumpReader, take func(Origin, []byte) bool) (ope
 			r.fail("a chunk is too large")
 			return opened
 		}
-		s.restoreChunk(r, n, lanes)
+		s.restoreChunk(r, n, lanes, &last)
 	}
 }
 
@@ -314,17 +340,37 @@ func (src *Source) restoreLane(group int, kind groupKind, windowTokens int, told
 	return &restoredLane{src, l}
 }
 
+// dumpedRecord is a record as it was read.
+type dumpedRecord struct {
+	hash        kvevents.Hash
+	digest      digest
+	blockTokens uint32
+	follows     bool
+}
+
+func (r *dumpReader) record() (rec dumpedRecord) {
+	rec.hash, rec.digest = r.hash(), digest(r.uint64())
+	size := r.uint32()
+	rec.blockTokens, rec.follows = size&^dumpFollows, size&dumpFollows != 0
+	if placed := rec.digest != 0; rec.blockTokens > maxBlockTokens || placed != (rec.blockTokens > 0) || rec.follows && !placed {
+		r.fail("a record that can't be")
+	}
+	return rec
+}
+
 // restoreChunk reads records; s is nil where none of their sources was taken.
-func (s *space) restoreChunk(r *dumpReader, n uint32, lanes restoredLanes) {
+func (s *space) restoreChunk(r *dumpReader, n uint32, lanes restoredLanes, last *position) {
 	if s != nil {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 	}
 	for range n {
-		rec := record{hash: r.hash(), chain: digest{r.uint64(), r.uint64()}, meta: r.uint32()}
+		rec := r.record()
 		holders := r.uint32()
-		if r.err != nil || rec.meta > maxBlockTokens || holders == 0 || holders > maxList {
-			r.fail("a record that can't be")
+		if holders == 0 || holders > maxList {
+			r.fail("a record that nobody can hold")
+		}
+		if r.err != nil {
 			return
 		}
 		var l link
@@ -335,49 +381,50 @@ func (s *space) restoreChunk(r *dumpReader, n uint32, lanes restoredLanes) {
 				return
 			}
 			if of := lanes[h.lane()]; of != nil {
-				l = of.source.restoreHolding(l, &rec, holdingOf(of.lane, h.tier()), h.count())
+				l = of.source.restoreHolding(l, &rec, last, holdingOf(of.lane, h.tier()), h.count())
 			}
 		}
+		*last = position{l, rec.digest}
 	}
 }
 
 // restoreHolding adds copies to a record, which is made if l is 0; it returns the record.
-func (src *Source) restoreHolding(l link, rec *record, who holding, copies int) link {
+func (src *Source) restoreHolding(l link, rec *dumpedRecord, last *position, who holding, copies int) link {
 	s := src.space
 	if l == 0 {
-		if l = s.restoreRecord(rec); l == 0 {
+		if l = s.restoreRecord(rec, last); l == 0 {
 			src.drop(1)
 			return 0
 		}
 	}
-	at := s.records.at(l)
-	if _, ok := s.add(at, who); !ok {
+	h := s.records.holders(l)
+	if _, ok := s.add(h, who); !ok {
 		src.drop(1)
-		if at.holders == 0 {
+		if *h == 0 {
 			s.forget(l)
 			return 0
 		}
 		return l
 	}
 	if copies > 1 {
-		s.setCount(at, who, copies)
+		s.setCount(h, who, copies)
 	}
 	return l
 }
 
-// restoreRecord adds a record that nobody holds yet, 0 without memory.
-func (s *space) restoreRecord(rec *record) link {
-	l := s.records.take(&s.budget)
-	if l == 0 {
-		return 0
+// restoreRecord adds a record that nobody holds yet, 0 without memory; last is the one
+// that was read before it.
+func (s *space) restoreRecord(rec *dumpedRecord, last *position) link {
+	l := s.enter(rec.hash, s.keyOf(rec.hash))
+	if l == 0 || rec.digest == 0 {
+		return l
 	}
-	at := s.records.at(l)
-	at.hash = rec.hash
-	if !s.tables[byHash].insert(at.keyOf(byHash), l, &s.budget) {
-		s.records.release(l)
-		return 0
+	before, prev := digest(0), link(0)
+	if rec.follows && last.link != 0 {
+		before, prev = last.digest, last.link
 	}
-	if rec.placed() && !s.place(l, rec.chain, int(rec.meta)) {
+	size := s.enterSize(int(rec.blockTokens))
+	if size != 0 && !s.place(l, before, rec.digest, size, s.find(rec.digest, prev, s.tables[byChain].see(rec.digest.key()))) {
 		s.forget(l)
 		return 0
 	}
@@ -385,12 +432,12 @@ func (s *space) restoreRecord(rec *record) link {
 }
 
 // setCount says how many copies a holder has.
-func (s *space) setCount(rec *record, who holding, copies int) {
-	if rec.holders&isList == 0 {
-		rec.holders = holders(who | holding(copies)) //nolint:gosec // at most maxCount
+func (s *space) setCount(to *holders, who holding, copies int) {
+	if *to&isList == 0 {
+		*to = holders(who | holding(copies)) //nolint:gosec // at most maxCount
 		return
 	}
-	held := s.lists.of(rec.holders)
+	held := s.lists.of(*to)
 	i := slices.IndexFunc(held, func(h holding) bool { return h&whose == who })
 	held[i] = who | holding(copies) //nolint:gosec // at most maxCount
 }

@@ -225,6 +225,53 @@ func TestDamagedDump(t *testing.T) {
 	}
 }
 
+// The first version had none: it began with a space, or with the end.
+func TestDumpOfAnotherVersion(t *testing.T) {
+	was := newDumped(Options{})
+	was.tell(1, rand.New(rand.NewPCG(1, 1)), 50)
+	dump := was.dump(t)
+	for _, other := range [][]byte{dump[len(dumpVersion):], append([]byte("idx3"), dump[len(dumpVersion):]...), make([]byte, 9)} {
+		sources, err := New(Options{}).Restore(bytes.NewReader(other), func(Origin, []byte) bool { return true })
+		if !errors.Is(err, ErrDump) || !strings.Contains(err.Error(), "version") || len(sources) > 0 {
+			t.Errorf("%d sources, %v", len(sources), err)
+		}
+	}
+}
+
+// What was a run is one again, and takes as little; without its first block it is the
+// rest of one.
+func TestDumpOfRuns(t *testing.T) {
+	was := newDumped(Options{})
+	for _, saved := range was.sources[:2] {
+		for i := kvevents.Hash(1); i < 1000; i += 10 {
+			apply(saved.Source, blocks("GPU", 0, i, i+1, i+2, i+3, i+4))
+		}
+	}
+	now := restored(t, Options{}, was.dump(t))
+	if before, after := was.sources[0].Source.space.cells(), now.sources[0].Source.space.cells(); before != 100 || after != 100 {
+		t.Errorf("%d cells were %d", after, before)
+	}
+	apply(was.sources[1].Source, gone("GPU", 1, 2, 3))
+	apply(was.sources[0].Source, gone("GPU", 1))
+	var b bytes.Buffer
+	if err := was.x.Dump(&b, was.sources[:1]); err != nil {
+		t.Fatal(err)
+	}
+	x := New(Options{})
+	sources, err := x.Restore(&b, func(Origin, []byte) bool { return true })
+	if err != nil || len(sources) != 1 {
+		t.Fatal(len(sources), err)
+	}
+	if err := x.check(); err != nil {
+		t.Error(err)
+	}
+	apply(sources[0].Source, blocks("GPU", 0, 1))
+	q := Query{Tenant: was.sources[0].Source.space.key.tenant, Model: was.sources[0].Source.space.key.model, BlockTokens: 4, Tokens: tokensOf(1, 2, 3, 4, 5, 6)}
+	if got := x.Query(&q, nil); len(got) != 1 || got[0].In[GPU] != 20 {
+		t.Errorf("%+v", got)
+	}
+}
+
 func FuzzRestore(f *testing.F) {
 	was := newDumped(Options{})
 	was.tell(1, rand.New(rand.NewPCG(1, 1)), 10)

@@ -101,7 +101,7 @@ func (a *lists) release(at uint32, class int) {
 	a.free[class] = at + 1
 }
 
-// view returns who holds a record; one is where a single holding is put.
+// view returns who holders are; one is where a single holding is put.
 func (s *space) view(h holders, one *[1]holding) []holding {
 	if h&isList != 0 {
 		return s.lists.of(h)
@@ -114,30 +114,30 @@ func (s *space) view(h holders, one *[1]holding) []holding {
 }
 
 // add adds a copy. again: there was one before. ok is false when there is no memory.
-func (s *space) add(rec *record, who holding) (again, ok bool) {
+func (s *space) add(to *holders, who holding) (again, ok bool) {
 	var one [1]holding
-	held := s.view(rec.holders, &one)
+	held := s.view(*to, &one)
 	i, found := slices.BinarySearchFunc(held, who, func(a, b holding) int { return int(a>>countBits) - int(b>>countBits) })
 	if found {
 		if held[i].count() < maxCount {
 			held[i]++
-			if rec.holders&isList == 0 {
-				rec.holders = holders(held[i])
+			if *to&isList == 0 {
+				*to = holders(held[i])
 			}
 		}
 		return true, true
 	}
 	if len(held) == 0 {
-		rec.holders = holders(who + 1)
+		*to = holders(who + 1)
 		return false, true
 	}
-	return false, s.insertHolding(rec, held, i, who+1)
+	return false, s.insertHolding(to, held, i, who+1)
 }
 
 // insertHolding puts a holding in its place among others.
-func (s *space) insertHolding(rec *record, held []holding, i int, who holding) bool {
+func (s *space) insertHolding(to *holders, held []holding, i int, who holding) bool {
 	n := len(held)
-	was, isOne := uint32(rec.holders&^isList), rec.holders&isList == 0
+	was, isOne := uint32(*to&^isList), *to&isList == 0
 	if !isOne && classOf(n) == classOf(n+1) {
 		words := s.lists.words(was, classOf(n))
 		copy(words[i+2:n+2], words[i+1:n+1])
@@ -159,39 +159,39 @@ func (s *space) insertHolding(rec *record, held []holding, i int, who holding) b
 	if !isOne {
 		s.lists.release(was, classOf(n))
 	}
-	rec.holders = holders(at) | isList
+	*to = holders(at) | isList
 	return true
 }
 
 // drop takes a copy away, or all, false when there was none.
-func (s *space) drop(rec *record, who holding, all bool) bool {
+func (s *space) drop(to *holders, who holding, all bool) bool {
 	var one [1]holding
-	held := s.view(rec.holders, &one)
+	held := s.view(*to, &one)
 	i, found := slices.BinarySearchFunc(held, who, func(a, b holding) int { return int(a>>countBits) - int(b>>countBits) })
 	if !found {
 		return false
 	}
 	if held[i].count() > 1 && !all {
 		held[i]--
-		if rec.holders&isList == 0 {
-			rec.holders = holders(held[i])
+		if *to&isList == 0 {
+			*to = holders(held[i])
 		}
 		return true
 	}
-	s.keep(rec, func(h holding) bool { return h&whose != who })
+	s.keep(to, func(h holding) bool { return h&whose != who })
 	return true
 }
 
 // keep drops the holdings for which keep is false.
-func (s *space) keep(rec *record, keep func(holding) bool) {
-	if rec.holders&isList == 0 {
-		if rec.holders != 0 && !keep(holding(rec.holders)) {
-			rec.holders = 0
+func (s *space) keep(to *holders, keep func(holding) bool) {
+	if *to&isList == 0 {
+		if *to != 0 && !keep(holding(*to)) {
+			*to = 0
 		}
 		return
 	}
-	was := uint32(rec.holders &^ isList)
-	held := s.lists.of(rec.holders)
+	was := uint32(*to &^ isList)
+	held := s.lists.of(*to)
 	n := len(held)
 	left := 0
 	for _, h := range held {
@@ -200,23 +200,23 @@ func (s *space) keep(rec *record, keep func(holding) bool) {
 			left++
 		}
 	}
-	switch {
-	case left == n:
-	case left == 0:
-		rec.holders = 0
+	switch left {
+	case n:
+	case 0:
+		*to = 0
 		s.lists.release(was, classOf(n))
-	case left == 1:
-		rec.holders = holders(held[0])
+	case 1:
+		*to = holders(held[0])
 		s.lists.release(was, classOf(n))
 	default:
-		s.shrink(rec, was, n, left)
+		s.shrink(to, was, n, left)
 	}
 }
 
 // shrink gives a list of n holdings, of which the first left are kept, a place of its
 // size. Without memory for that it keeps them where they are, in one of the right
 // class by halving.
-func (s *space) shrink(rec *record, was uint32, n, left int) {
+func (s *space) shrink(to *holders, was uint32, n, left int) {
 	class, wanted := classOf(n), classOf(left)
 	words := s.lists.words(was, class)
 	words[0] = holding(left) //nolint:gosec // at most maxList
@@ -225,5 +225,5 @@ func (s *space) shrink(rec *record, was uint32, n, left int) {
 		class--
 		s.lists.release(was+1<<class, class)
 	}
-	rec.holders = holders(was) | isList
+	*to = holders(was) | isList
 }

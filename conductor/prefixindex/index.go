@@ -1,10 +1,11 @@
 package prefixindex
 
 import (
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 )
 
 // Options of an index.
@@ -69,7 +70,7 @@ func (b *budget) giveBack() {
 
 // What a space, a rank and a group of one take, about: their lists grow by doubling.
 const (
-	spaceBytes = 2*(segmentBytes+placeBytes) + 1<<10
+	spaceBytes = 2*tableBytes + 2<<10
 	slotBytes  = 512
 	laneBytes  = 128
 )
@@ -105,9 +106,13 @@ type space struct {
 	mu      sync.RWMutex
 	records records
 	tables  [2]table
-	lists   lists
-	lanes   []lane
-	slots   []slot
+	// mix keeps who chooses hashes from choosing where their cells are.
+	mix uint64
+	// sizes are those of blocks, in tokens: at most sizeOf of them.
+	sizes []int
+	lists lists
+	lanes []lane
+	slots []slot
 	// retired are the lanes whose holdings are still to be removed, and sweep where that
 	// has got to; see sweep.go.
 	retired, free []uint32
@@ -161,7 +166,7 @@ func (x *Index) space(key spaceKey, create bool) *space {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if s = x.spaces[key]; s == nil {
-		s = &space{key: key, budget: x.budget}
+		s = &space{key: key, budget: x.budget, mix: x.opts.Seed}
 		s.budget.spend(spaceBytes)
 		s.tables[byHash].init()
 		s.tables[byChain].init()
@@ -194,10 +199,10 @@ func (x *Index) Hashes(visit func(engine, index uint64) bool) bool {
 				s.mu.RUnlock()
 				break
 			}
-			page := slices.Clone(s.records.pages[n])
+			p := *s.records.pages[n]
 			s.mu.RUnlock()
-			for i := range page {
-				if page[i].holders != 0 && !visit(uint64(page[i].hash), page[i].chain.lo) {
+			for i := range p.holders {
+				if p.holders[i] != 0 && !visit(uint64(p.hashes[i]), uint64(p.digests[i])) {
 					return false
 				}
 			}
@@ -215,6 +220,15 @@ func (x *Index) allSpaces() []*space {
 		spaces = append(spaces, s)
 	}
 	return spaces
+}
+
+// keyOf returns a hash's key: engines may count their hashes, or choose them.
+func (s *space) keyOf(hash kvevents.Hash) key {
+	x := uint64(hash) ^ s.mix
+	x *= 0x9E3779B97F4A7C15
+	x ^= x >> 32
+	x *= 0xD6E8FEB86659FD93
+	return key(x >> keyBits)
 }
 
 // Tier is where a block is held.

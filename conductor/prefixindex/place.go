@@ -56,8 +56,9 @@ func (src *Source) extra(e *kvevents.BlockStored, i int) (extra, salt []byte) {
 	return w.without, salt
 }
 
-// before returns the digest that an event's blocks go on behind.
-func (src *Source) before(e *kvevents.BlockStored, who holding) (digest, bool) {
+// before returns the digest that an event's blocks go on behind, and a record that has it,
+// 0 at a prompt's beginning.
+func (src *Source) before(e *kvevents.BlockStored, who holding) (digest, link, bool) {
 	if e.Parent == nil {
 		c := context{tenant: src.space.key.tenant, model: src.space.key.model, lora: e.LoraName, engineSalt: src.origin.Salt, blockTokens: e.BlockSize}
 		if c.lora == "" {
@@ -67,29 +68,30 @@ func (src *Source) before(e *kvevents.BlockStored, who holding) (digest, bool) {
 			_, salt := src.extra(e, 0)
 			c.salt = string(salt)
 		}
-		return src.hasher.root(&c), true
+		return src.hasher.root(&c), 0, true
 	}
 	s := src.space
-	var own, others []digest
-	var room [2][2]digest
-	own, others = room[0][:0], room[1][:0]
-	p := s.tables[byHash].probe(spread(uint64(*e.Parent)))
+	size := s.sizeIn(e.BlockSize)
+	var own, others link
+	owned, other := 0, 0
+	p := s.tables[byHash].probe(s.keyOf(*e.Parent))
 	for l := p.next(); l != 0; l = p.next() {
-		rec := s.records.at(l)
 		switch {
-		case rec.hash != *e.Parent || !rec.placed() || int(rec.meta&metaTokens) != e.BlockSize:
-		case s.isHeld(rec, who):
-			own = append(own, rec.chain)
+		case s.records.hash(l) != *e.Parent || !s.records.placed(l) || *s.records.info(l)&sizeOf != size:
+		case s.isHeld(*s.records.holders(l), who):
+			own = l
+			owned++
 		default:
-			others = append(others, rec.chain)
+			others = l
+			other++
 		}
 	}
 	// Where engines hash each block alone, one hash may be of several: none is taken then.
 	switch {
-	case len(own) == 1:
-		return own[0], true
-	case len(own) == 0 && len(others) == 1:
-		return others[0], true
+	case owned == 1:
+		return s.records.digest(own), own, true
+	case owned == 0 && other == 1:
+		return s.records.digest(others), others, true
 	}
-	return digest{}, false
+	return 0, 0, false
 }

@@ -1,8 +1,6 @@
 package prefixindex
 
 import (
-	"slices"
-
 	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 )
 
@@ -104,7 +102,7 @@ func (w *walk) byTokens(s *space, h *hasher, dst []Match) []Match {
 			w.chain = append(w.chain, before)
 		}
 		s.mu.RLock()
-		s.findChains(w.chain, &w.found)
+		s.findChains(w.chain, &w.found, &w.at)
 		goesOn := w.visit(s)
 		if last := !goesOn || len(tokens) < blockBytes; last {
 			dst = w.matches(s, dst)
@@ -133,95 +131,4 @@ func (w *walk) byHashes(s *space, dst []Match) []Match {
 		s.mu.RUnlock()
 	}
 	return dst
-}
-
-// found is who holds some blocks that follow each other.
-type found struct {
-	holders []holders
-	// joined has the holders of the blocks that are in more than one record, by the
-	// block; they have holders 0.
-	joined map[int][]holding
-	sink   cell
-}
-
-func (f *found) reset(n int) {
-	f.holders = slices.Grow(f.holders[:0], n)[:n]
-	clear(f.holders)
-	clear(f.joined)
-}
-
-// join adds the holders of one more record of a block.
-func (f *found) join(s *space, i int, rec *record) {
-	var one [1]holding
-	if f.holders[i] == 0 && f.joined[i] == nil {
-		f.holders[i] = rec.holders
-		return
-	}
-	if f.joined == nil {
-		f.joined = map[int][]holding{}
-	}
-	if f.holders[i] != 0 {
-		f.joined[i] = append(f.joined[i], s.view(f.holders[i], &one)...)
-		f.holders[i] = 0
-	}
-	f.joined[i] = append(f.joined[i], s.view(rec.holders, &one)...)
-}
-
-// joinedAll puts what was joined in order, each holder once: it may hold several of the
-// records.
-func (f *found) joinedAll() {
-	for i, held := range f.joined {
-		slices.Sort(held)
-		f.joined[i] = slices.CompactFunc(held, func(a, b holding) bool { return (a^b)&whose == 0 })
-	}
-}
-
-// of returns the holders of a block.
-func (f *found) of(s *space, i int, one *[1]holding) []holding {
-	if f.holders[i] == 0 && len(f.joined) > 0 {
-		return f.joined[i]
-	}
-	return s.view(f.holders[i], one)
-}
-
-// findChains finds who holds blocks, by their digests. It goes over them in turns, so
-// that loads do not wait for each other.
-func (s *space) findChains(chain []digest, f *found) {
-	f.reset(len(chain))
-	t := &s.tables[byChain]
-	f.sink ^= s.aheadOfChains(chain)
-	for i := range chain {
-		for p := t.probe(spread(chain[i].lo)); ; {
-			l := p.next()
-			if l == 0 {
-				break
-			}
-			rec := s.records.at(l)
-			if rec.chain == chain[i] {
-				f.join(s, i, rec)
-				if rec.meta&metaTwin == 0 {
-					break
-				}
-			}
-		}
-	}
-	f.joinedAll()
-}
-
-// findHashes finds who holds blocks of a size, or of one that is not known, by their
-// hashes.
-func (s *space) findHashes(hashes []kvevents.Hash, blockTokens int, f *found) {
-	f.reset(len(hashes))
-	t := &s.tables[byHash]
-	f.sink ^= s.aheadOfHashes(hashes)
-	for i, hash := range hashes {
-		p := t.probe(spread(uint64(hash)))
-		for l := p.next(); l != 0; l = p.next() {
-			rec := s.records.at(l)
-			if tokens := int(rec.meta & metaTokens); rec.hash == hash && (tokens == blockTokens || tokens == 0) {
-				f.join(s, i, rec)
-			}
-		}
-	}
-	f.joinedAll()
 }

@@ -8,7 +8,9 @@ package prefixindex
 type sweep struct {
 	// lanes are those that the pass is for; those retired later wait for the next one.
 	lanes []uint32
-	next  int // the page that it has got to
+	// pages are still to be swept: from the last to the first, for what follows a record goes
+	// before it.
+	pages int
 }
 
 // Sweep goes on removing what was cleared, for at most some pages of records in each
@@ -28,13 +30,13 @@ func (s *space) sweepLocked(pages int) (more bool) {
 		if len(s.retired) == 0 {
 			return false
 		}
-		s.sweep.lanes, s.retired, s.sweep.next = s.retired, nil, 0
+		s.sweep.lanes, s.retired, s.sweep.pages = s.retired, nil, len(s.records.pages)
 	}
-	for ; pages > 0 && s.sweep.next < len(s.records.pages); pages-- {
-		s.sweepPage(s.sweep.next)
-		s.sweep.next++
+	for ; pages > 0 && s.sweep.pages > 0; pages-- {
+		s.sweep.pages--
+		s.sweepPage(s.sweep.pages)
 	}
-	if s.sweep.next == len(s.records.pages) {
+	if s.sweep.pages == 0 {
 		s.free = append(s.free, s.sweep.lanes...)
 		s.sweep.lanes = nil
 	}
@@ -42,25 +44,15 @@ func (s *space) sweepLocked(pages int) (more bool) {
 }
 
 func (s *space) sweepPage(n int) {
-	page := s.records.pages[n]
-	for i := range page {
-		rec := &page[i]
-		if rec.holders == 0 {
+	p := s.records.pages[n]
+	for i := pageRecords - 1; i >= 0; i-- {
+		h := &p.holders[i]
+		if *h == 0 {
 			continue // not in use: who is in use is held
 		}
-		s.keep(rec, func(h holding) bool { return !s.lanes[h.lane()].retired })
-		if rec.holders == 0 {
+		s.keep(h, func(h holding) bool { return !s.lanes[h.lane()].retired })
+		if *h == 0 {
 			s.forget(link(n*pageRecords+i) + 1) //nolint:gosec // a record's number
 		}
 	}
-}
-
-// forget removes a record that nobody holds.
-func (s *space) forget(l link) {
-	rec := s.records.at(l)
-	s.tables[byHash].remove(rec.keyOf(byHash), l)
-	if rec.placed() {
-		s.tables[byChain].remove(rec.keyOf(byChain), l)
-	}
-	s.records.release(l)
 }

@@ -9,6 +9,7 @@ type walk struct {
 	q     *Query
 	chain []digest
 	found found
+	at    position // of the latest block that was looked up by its digest
 
 	blocks int // that were taken into account
 	// same are the holders of the latest blocks, and run how many those are.
@@ -48,13 +49,21 @@ type row struct {
 
 func (w *walk) begin() {
 	w.blocks, w.run, w.same, w.rows, w.windows = 0, 0, w.same[:0], w.rows[:0], w.windows[:0]
+	w.at = position{}
 }
 
 // visit goes along the blocks that were found. It is false when nobody can come any
 // further.
 func (w *walk) visit(s *space) bool {
 	var one [1]holding
-	for i := range w.found.holders {
+	before := holders(0)
+	for i, h := range w.found.holders {
+		// Most blocks are held by the same one as the one before.
+		if w.run > 0 && h != 0 && before != 0 && h&isList == 0 && (h^before)&^maxCount == 0 {
+			w.run++
+			continue
+		}
+		before = h
 		held := w.found.of(s, i, &one)
 		if w.blocks == 0 && w.run == 0 {
 			w.start(s, held)
