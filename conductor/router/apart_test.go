@@ -337,6 +337,7 @@ func TestContexts(t *testing.T) {
 		"another of that name":   {"/v1/contexts", strings.Replace(create, "rules ", "rules! ", 1), nil, http.StatusConflict},
 		"another tenant's":       {"/v1/contexts", strings.Replace(create, "rules ", "rules! ", 1), []string{headerTenant, "t"}, http.StatusOK},
 		"no name":                {"/v1/contexts", `{"model":"m","prompt":"x"}`, nil, http.StatusBadRequest},
+		"several prompts":        {"/v1/contexts", `{"model":"m","name":"x","prompt":["x","y"]}`, nil, http.StatusBadRequest},
 		"no prompt":              {"/v1/contexts", `{"model":"m","name":"x"}`, nil, http.StatusBadRequest},
 		"no time":                {"/v1/contexts", `{"model":"m","name":"x","prompt":"x","ttl_seconds":-1}`, nil, http.StatusBadRequest},
 		"one that is not there":  {pathChat, `{"model":"m","messages":[]}`, []string{headerContext, "x"}, http.StatusBadRequest},
@@ -395,10 +396,15 @@ func TestContextsEnd(t *testing.T) {
 	}
 	now = now.Add(50 * time.Second)
 	b, _ := parseBody([]byte(completion("why?")))
-	expanded, err := c.expand(pathCompletions, b, "default", "a", now)
+	p, err := c.find(pathCompletions, b, "default", "a", now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expanded, err := p.before(b)
 	if err != nil || expanded.text("prompt") != "a why?" {
 		t.Errorf("%v, %v", expanded, err)
 	}
+	c.used(p, now)
 	now = now.Add(50 * time.Second)
 	if err := add("c", time.Minute); err != nil {
 		t.Errorf("%v, though b's time is over", err)

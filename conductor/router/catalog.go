@@ -2,6 +2,7 @@ package router
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,8 @@ import (
 type catalog struct {
 	index Index
 	known atomic.Pointer[services]
+	// renewing is had by who looks at the services anew. Nobody waits for it who knows any.
+	renewing sync.Mutex
 }
 
 // services are the index's, as they were at a moment.
@@ -37,13 +40,20 @@ type form struct {
 	salt        string
 }
 
-// catalogAge is how old what is known of the services may be.
+// catalogAge is how old what is known of the services may be, unless it is being looked at.
 const catalogAge = time.Second
 
 func (c *catalog) services(now time.Time) *services {
 	known := c.known.Load()
-	if known != nil && now.Sub(known.at) < catalogAge {
+	switch {
+	case known != nil && (now.Sub(known.at) < catalogAge || !c.renewing.TryLock()):
 		return known
+	case known == nil:
+		c.renewing.Lock()
+	}
+	defer c.renewing.Unlock()
+	if other := c.known.Load(); other != known {
+		return other // somebody was faster
 	}
 	fresh := &services{at: now, forms: map[modelName][]form{}, follows: map[string]bool{}, stores: map[string]bool{}, shared: map[modelName]bool{}}
 	if c.index != nil {

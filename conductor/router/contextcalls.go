@@ -19,6 +19,11 @@ func contextBody(b *body) (path string, prefix *body, err error) {
 	if len(value) < 2 || value[0] != '[' && (path == pathChat || value[0] != '"') {
 		return "", nil, fmt.Errorf("%w: want messages, or a prompt", errContext)
 	}
+	if path == pathCompletions && value[0] == '[' { // several prompts are no prefix
+		if ids, err := parseIDs(value); err != nil || len(ids) == 0 {
+			return "", nil, fmt.Errorf("%w: prompt: want a text, or token ids", errContext)
+		}
+	}
 	var fields []field
 	for _, name := range [...]string{"model", part, "tools", "cache_salt", "chat_template", "chat_template_kwargs", "add_special_tokens", "documents"} {
 		if b.given(name) {
@@ -90,6 +95,29 @@ func (r *Router) createContext(w http.ResponseWriter, in *http.Request) {
 	}
 	r.wakeKeepers()
 	writeJSON(w, http.StatusOK, r.contexts.view(p, time.Now()))
+}
+
+// expand puts the context that a request names before its prompt. What that takes is taken from
+// the room of all bodies, until done. Without ok the client has its answer.
+func (r *Router) expand(w http.ResponseWriter, path string, b *body, wish *wishes, now time.Time) (expanded *body, done func(), ok bool) {
+	p, err := r.contexts.find(path, b, wish.tenant, wish.context, now)
+	if err != nil {
+		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
+		return nil, nil, false
+	}
+	size := int64(len(p.body.raw) + len(b.raw))
+	if !r.bodies.take(size) {
+		r.counts.full.Add(1)
+		failLater(w, http.StatusTooManyRequests, tooMany, "full", errNoRoom.Error(), time.Second)
+		return nil, nil, false
+	}
+	if expanded, err = p.before(b); err != nil {
+		r.bodies.give(size)
+		fail(w, http.StatusBadRequest, badRequest, "", err.Error())
+		return nil, nil, false
+	}
+	r.contexts.used(p, now)
+	return expanded, func() { r.bodies.give(size) }, true
 }
 
 func (r *Router) listContexts(w http.ResponseWriter, in *http.Request) {

@@ -122,12 +122,12 @@ func (c *contexts) live(tenant string, now time.Time) []*promptContext {
 	return found
 }
 
-// expand puts a context before a request's prompt, and begins its time anew.
-func (c *contexts) expand(path string, b *body, tenant, name string, now time.Time) (*body, error) {
+// find returns the context that a request names.
+func (c *contexts) find(path string, b *body, tenant, name string, now time.Time) (*promptContext, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.expireLocked(now)
 	p := c.all[contextName{tenant, name}]
+	c.mu.Unlock()
 	switch {
 	case p == nil:
 		return nil, fmt.Errorf("%w: there is no %q", errContext, name)
@@ -138,13 +138,26 @@ func (c *contexts) expand(path string, b *body, tenant, name string, now time.Ti
 	case b.text("cache_salt") != p.request.salt:
 		return nil, fmt.Errorf("%w %q has another cache_salt", errContext, name)
 	}
+	return p, nil
+}
+
+// used notes that a context was, which begins its time anew.
+func (c *contexts) used(p *promptContext, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	p.uses++
+	p.expires = now.Add(p.ttl)
+}
+
+// before puts a context before a request's prompt.
+func (p *promptContext) before(b *body) (*body, error) {
 	part := "messages"
-	if path == pathCompletions {
+	if p.request.path == pathCompletions {
 		part = "prompt"
 	}
 	joined, err := join(p.body.get(part), b.get(part))
 	if err != nil {
-		return nil, fmt.Errorf("%w %q: %w", errContext, name, err)
+		return nil, fmt.Errorf("%w %q: %w", errContext, p.name, err)
 	}
 	changes := []field{{part, joined}}
 	for _, f := range p.body.fields { // tools and what else the template takes
@@ -152,8 +165,6 @@ func (c *contexts) expand(path string, b *body, tenant, name string, now time.Ti
 			changes = append(changes, f)
 		}
 	}
-	p.uses++
-	p.expires = now.Add(p.ttl)
 	return parseBody(b.with(changes...))
 }
 

@@ -68,6 +68,7 @@ func outgoing(ctx context.Context, e *fleet.Engine, to fleet.Target, in *http.Re
 	out.Header = in.Header.Clone()
 	dropHopByHop(out.Header)
 	out.Header.Del("Content-Length")
+	out.Header.Del("Expect") // the body is here
 	authorize(out.Header, e, "")
 	if e.Ranks > 1 {
 		out.Header.Set("X-Data-Parallel-Rank", strconv.Itoa(to.Rank))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +30,8 @@ type placer struct {
 	turn        int
 	candidates  []fleet.Candidate
 	facts       scheduler.Facts
+	// served has when models were asked for last that an engine served.
+	served map[string]time.Time
 }
 
 func newPlacer(c *Config, f *fleet.Fleet, index Index) (*placer, error) {
@@ -39,7 +42,7 @@ func newPlacer(c *Config, f *fleet.Fleet, index Index) (*placer, error) {
 	}
 	return &placer{
 		config: c, fleet: f, catalog: &catalog{index: index}, seed: seed, began: time.Now(),
-		scheduler: s, replication: scheduler.NewReplication(c.Replication), history: newHistory(seed),
+		scheduler: s, replication: scheduler.NewReplication(c.Replication), history: newHistory(seed), served: map[string]time.Time{},
 	}, nil
 }
 
@@ -92,11 +95,12 @@ func (p *placer) place(ctx context.Context, r *request, among choice) (placed, n
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.among(r.model, &among); len(p.candidates) == 0 {
-		if p.fleet.Usable() == 0 || len(among.not) > 0 || among.only != nil {
+		if p.fleet.Usable() == 0 || len(among.not) > 0 || among.only != nil || p.mayServe(r.model, now) {
 			return placed{}, noneInUse
 		}
 		return placed{}, noneServes
 	}
+	p.serves(r.model, now)
 	prefillers, decoders := p.sides()
 	p.gather(r, held, follows, prefillers, decoders, now)
 	q := scheduler.Request{Tokens: r.count, Blocks: r.count, BlockTokens: 1, TTFT: r.ttft, TBT: r.tbt}
@@ -133,6 +137,35 @@ func (p *placer) place(ctx context.Context, r *request, among choice) (placed, n
 	p.history.sent(r.hashes, prefill.Target, now)
 	out.copy = p.hot(r, prefillers, now)
 	return out, somebody
+}
+
+// Models that were served are remembered, so many and for so long: an engine that is out does
+// not tell what it will serve.
+const (
+	maxServed   = 1 << 12
+	servedKeeps = time.Hour
+)
+
+// serves notes that a model is served, if an engine says so of it.
+func (p *placer) serves(model string, now time.Time) {
+	if _, known := p.served[model]; !known {
+		if _, known = p.fleet.Model(model); !known {
+			return
+		}
+		if len(p.served) == maxServed {
+			clear(p.served)
+		}
+	}
+	p.served[model] = now
+}
+
+// mayServe tells whether an engine that is not in use may serve a model.
+func (p *placer) mayServe(model string, now time.Time) bool {
+	if _, known := p.fleet.Model(model); known { // it is drained, or asleep
+		return true
+	}
+	at, known := p.served[model]
+	return known && now.Sub(at) < servedKeeps
 }
 
 // sides returns which candidates prefill and which decode. Decoders are nil where each
@@ -264,7 +297,7 @@ func (p *placer) priority(r *request, work time.Duration, now time.Time) int {
 // explain writes a decision down.
 func (p *placer) explain(r *request, d *scheduler.Decision, held map[rankName]holding, prefillers, decoders []int, now time.Time) *Decision {
 	made := &Decision{
-		At: now, Path: r.path, Model: r.model, Tenant: r.tenant, Policy: p.config.Policy, Tokens: r.count, Known: r.tokens != nil, Unknown: r.why,
+		At: now, Path: r.path, Model: shortened(r.model), Tenant: r.tenant, Policy: p.config.Policy, Tokens: r.count, Known: r.tokens != nil, Unknown: r.why,
 		TTFT: r.ttft.Seconds(), TBT: r.tbt.Seconds(), Expected: d.Term.TTFT.Seconds(), ExpectedTBT: d.TBT.Seconds(), CachedTokens: r.cached(d.Term.CachedBlocks),
 		Candidates: make([]Candidate, 0, len(d.Terms)),
 	}
@@ -303,6 +336,9 @@ func (p *placer) explain(r *request, d *scheduler.Decision, held map[rankName]ho
 	}
 	return made
 }
+
+// shortened returns a name that is kept, in memory of its own.
+func shortened(name string) string { return strings.Clone(name[:min(len(name), maxName)]) }
 
 // explainBusy adds those that were left out because they are busy.
 func (p *placer) explainBusy(made *Decision, r *request, held map[rankName]holding, busy []int) {

@@ -23,11 +23,11 @@ func (r *Router) complete(w http.ResponseWriter, in *http.Request) {
 	}
 	defer leave()
 	if wish.context != "" {
-		var err error
-		if b, err = r.contexts.expand(in.URL.Path, b, wish.tenant, wish.context, began); err != nil {
-			fail(w, http.StatusBadRequest, badRequest, "", err.Error())
+		var done func()
+		if b, done, ok = r.expand(w, in.URL.Path, b, &wish, began); !ok {
 			return
 		}
+		defer done()
 	}
 	q := &request{wishes: wish, authorization: in.Header.Get("Authorization")}
 	q.describe(in.URL.Path, b)

@@ -179,6 +179,9 @@ func (r *Router) other(w http.ResponseWriter, in *http.Request) {
 		b = &body{raw: content} // it is of another kind
 	}
 	q := &request{wishes: wish, path: in.URL.Path, model: b.text("model"), streamed: b.isTrue("stream"), count: 1 + len(content)/charactersOfToken, why: errNoQuestion.Error()}
+	if q.model == "" {
+		q.model, q.streamed = formOf(in.Header, content)
+	}
 	q.base = q.model
 	c := &call{router: r, w: w, in: in, request: q, body: &body{raw: content}, began: began}
 	c.run(in.Context())
