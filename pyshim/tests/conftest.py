@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from mooncake_sidecar import daemons, registrar, registration
 from mooncake_sidecar.messages import GroupSpec, NamespaceSpec
 from mooncake_sidecar.namespace import Geometry
 
 FAKE = Path(__file__).with_name("fake_daemon.py")
+PATIENCE_S = 60
+"""For what comes for certain, however busy the machine is."""
 
 
 class FakeDaemon:
@@ -29,7 +32,7 @@ class FakeDaemon:
     def order(self, **order):
         if self._control is None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(10)
+            sock.settimeout(PATIENCE_S)
             sock.connect(os.path.join(self.directory, "control.sock"))
             self._control = sock.makefile("rw")
         self._control.write(json.dumps(order) + "\n")
@@ -54,6 +57,15 @@ class FakeDaemon:
             self.process.kill()
         self.process.wait()
         self.process.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A daemon that runs answers those who look for it and register, though other processes have the cores for a while."""
+    monkeypatch.setattr(daemons.probe, "__defaults__", (PATIENCE_S,))
+    monkeypatch.setattr(registrar, "_ANSWER_S", PATIENCE_S)
+    monkeypatch.setattr(registration, "_WELCOME_S", PATIENCE_S)
+    monkeypatch.setattr(registration, "_REGISTER_S", PATIENCE_S)
 
 
 @pytest.fixture

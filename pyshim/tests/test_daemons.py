@@ -18,7 +18,7 @@ from mooncake_sidecar import messages as msg
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.registrar import Registrar
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def until(condition):
@@ -58,7 +58,7 @@ def test_autostart_runs_the_program_detached_and_clean(runtime_dir, tmp_path, se
     try:
         wanted = daemons.lookupd(runtime_dir, settings)
         threads = [
-            threading.Thread(target=daemons.ensure, args=([wanted], runtime_dir, settings, 10, threading.Event()))
+            threading.Thread(target=daemons.ensure, args=([wanted], runtime_dir, settings, PATIENCE_S, threading.Event()))
             for _ in range(3)
         ]
         for thread in threads:
@@ -220,7 +220,7 @@ def register(runtime_dir):
     made = []
 
     def start(prepare=lambda stop: None, directory=runtime_dir, on_registered=lambda answer: None):
-        client = LookupClient(2000, False)
+        client = LookupClient(PATIENCE_S * 1000, False)
         registrar = Registrar(
             client,
             make_geometry().spec,
@@ -285,7 +285,7 @@ def test_silence_then_service_again(start_daemon, register):
     assert client.ask("a", 64, HASHES).tokens == 0 and not client.up
     daemon.order(silent=False)
     until(lambda: client.up)
-    client._timeout_s = 2
+    client._timeout_s = PATIENCE_S
     client.ask("b", 64, HASHES)
     assert client.counters.timeouts == 1 and client.up
 
