@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -18,7 +19,9 @@ func TestContextsTakeRoom(t *testing.T) {
 	if got := s.post("/v1/contexts", content); got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
-	s.until("it is kept", func() bool { return strings.Contains(s.ask(http.MethodGet, "/v1/contexts/large", "").body, `"kept":{"a"`) })
+	s.until("it is kept", func() bool {
+		return strings.Contains(s.ask(http.MethodGet, "/v1/contexts/large", "").body, `"kept":{"a"`)
+	})
 	e := s.engines[0]
 	hold := make(chan struct{})
 	e.mu.Lock()
@@ -153,4 +156,36 @@ func TestServicesAreLookedAtByOne(t *testing.T) {
 	if s := <-fresh; !s.follows["2"] || !c.services(now).follows["2"] || x.asked != 2 {
 		t.Errorf("%+v, asked %d times", s, x.asked)
 	}
+}
+
+// TestClientsThatLeaveAreCounted: also before anything was said to them, and their engine hears
+// of it.
+func TestClientsThatLeaveAreCounted(t *testing.T) {
+	s := newSite(t, 2)
+	for _, e := range s.engines {
+		e.do(hangs)
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.server.URL+pathCompletions, strings.NewReader(completion("x")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		response, err := s.client.Do(request)
+		if err == nil {
+			response.Body.Close()
+		}
+		done <- err
+	}()
+	s.until("an engine has it", func() bool { return len(s.engines[0].requests())+len(s.engines[1].requests()) == 1 })
+	leave()
+	if err := <-done; err == nil {
+		t.Error("it was answered")
+	}
+	s.until("it is counted", func() bool { return s.router.Stats().Left == 1 })
+	if n := len(s.engines[0].requests()) + len(s.engines[1].requests()); n != 1 {
+		t.Errorf("%d engines were asked", n)
+	}
+	s.idle()
 }

@@ -43,20 +43,33 @@ func (r *Router) keeper(ctx context.Context, engine int) {
 		case <-r.keepNow[engine]:
 		case <-ticker.C:
 		}
+		serves := map[string]*fleet.Candidate{} // by model, nil: not this engine
 		for _, p := range r.contexts.live("", time.Now()) {
-			r.keep(ctx, p, engine)
+			c, known := serves[p.request.model]
+			if !known {
+				c = r.prefills(p.request.model, engine)
+				serves[p.request.model] = c
+			}
+			if c != nil {
+				r.keep(ctx, p, c)
+			}
 		}
 	}
 }
 
-// keep has an engine keep a context, if it is in use and that is due.
-func (r *Router) keep(ctx context.Context, p *promptContext, engine int) {
-	all := r.fleet.Candidates(p.request.model, nil)
+// prefills returns an engine as one that a model's prompts are sent to, nil if none are.
+func (r *Router) prefills(model string, engine int) *fleet.Candidate {
+	all := r.fleet.Candidates(model, nil)
 	i := slices.IndexFunc(all, func(c fleet.Candidate) bool { return c.Engine == engine && c.Rank == 0 && c.Role != fleet.Decode })
 	if i < 0 {
-		return
+		return nil
 	}
-	c, began := &all[i], time.Now()
+	return &all[i]
+}
+
+// keep has an engine keep a context, if that is due.
+func (r *Router) keep(ctx context.Context, p *promptContext, c *fleet.Candidate) {
+	began := time.Now()
 	until, due := r.contexts.due(p, c.Name, c.Since, began)
 	if !due {
 		return

@@ -167,6 +167,7 @@ func (c *call) run(ctx context.Context) {
 		case ctx.Err() != nil:
 			out.end()
 			c.over(0, errClient)
+			r.counts.left.Add(1)
 			return
 		}
 		out.end()
