@@ -1,8 +1,9 @@
 """Engines as forks of one process that has imported vLLM: importing it three times is nine tenths of an engine's start.
 
 An engine of the CPU platform spawns its core and its worker as new interpreters; here they are forks, which is vLLM's own
-default on every other platform. What only a new interpreter reads (LD_PRELOAD, say, or how OpenMP's threads are bound) a
-fork can't be given: `fits` says so, and such an engine starts the usual way. So do those of the demo, the soak and all benchmarks.
+default on every other platform. They sleep where vLLM's loops yield, for the reason that `patient` gives. What only a new
+interpreter reads (LD_PRELOAD, say, or how OpenMP's threads are bound) a fork can't be given: `fits` says so, and such an
+engine starts the usual way. So do those of the demo, the soak and all benchmarks.
 
     Nursery  starts the process, and engines in it
     Child    one engine, to be used as a subprocess.Popen
@@ -91,11 +92,14 @@ class Nursery:
         self._environment = dict(os.environ)
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
+            here = pathlib.Path(__file__).resolve().parent
+            path = os.pathsep.join(filter(None, (str(here / "patient"), os.environ.get("PYTHONPATH"))))
+            settings = {"TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "INFO", "PYTHONPATH": path}
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "harness.nursery", str(theirs.fileno())],
-                cwd=pathlib.Path(__file__).resolve().parent.parent,
+                cwd=here.parent,
                 pass_fds=(theirs.fileno(),),
-                env=self._environment | {"TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "INFO"},
+                env=self._environment | settings,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,  # an interrupt from the keyboard is for the tests, which end it in order
             )

@@ -2,7 +2,8 @@
 
 Ranks of a CPU engine wait for each other in loops around sched_yield. With the scheduler of some kernels (seen with 6.18)
 two such loops keep a core from everything else, the kernel's own threads included, for a minute at a time: the log then
-says that rcu_preempt starves. A test of two ranks on two cores must not take an hour for that.
+says that rcu_preempt starves. A test of two ranks on two cores must not take an hour for that. The same loop is between an
+engine's core and its only worker, so two engines beside each other are enough.
 """
 
 import os
