@@ -21,7 +21,9 @@
 // Bodies are bounded, one by one and all that are under way together; so are texts,
 // batches, and the depth of msgpack. A body is read whole and decoded where it lies:
 // decoders keep nothing of it but copies, except a query's tokens, which are the index's
-// to read until it answers.
+// to read until it answers. gRPC reads messages whole by itself: what has come in over its
+// connections and was read by no call is bounded, too (arrivals), and a query is charged for
+// what it will have in memory before it is decoded (chargingCodec).
 //
 // Tried and not taken: encoding/json for queries. It took most of a query's time.
 package api

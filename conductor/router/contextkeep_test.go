@@ -323,3 +323,72 @@ func TestCommon(t *testing.T) {
 		}
 	}
 }
+
+// TestContextsComeAndGo: many at a time, of engines that share a store: in the end what is
+// pinned is what those have that are there, for as long as they are.
+func TestContextsComeAndGo(t *testing.T) {
+	stores := newPinningStores("a", "b")
+	stores.pinned["b"], stores.turns["b"] = stores.pinned["a"], stores.turns["a"] // one node's
+	s := newSite(t, 2, func(o *siteOptions) { o.stores = stores })
+	var mu sync.Mutex
+	there := map[string]string{}
+	var clients sync.WaitGroup
+	for client := range 4 {
+		clients.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(client), 5))
+			for i := range 25 {
+				name := fmt.Sprint(client, "-", i)
+				text := ""
+				for range 1 + random.IntN(5) {
+					text += long(string(rune('x'+random.IntN(2))), 2*blockTokens)
+				}
+				s.context(name, text, 600+random.IntN(1000))
+				mu.Lock()
+				there[name] = text
+				mu.Unlock()
+				if random.IntN(3) == 0 {
+					continue
+				}
+				mu.Lock()
+				for gone := range there {
+					if strings.HasPrefix(gone, fmt.Sprint(client, "-")) {
+						name = gone
+					}
+				}
+				delete(there, name)
+				mu.Unlock()
+				if got := s.ask(http.MethodDelete, "/v1/contexts/"+name, ""); got.status != http.StatusOK {
+					t.Errorf("%s: %+v", name, got)
+				}
+			}
+		})
+	}
+	clients.Wait()
+	if len(there) == 0 {
+		t.Fatal("none is left")
+	}
+	s.router.wakeKeepers()
+	s.until("what is pinned is what is there", func() bool {
+		live := s.router.contexts.live("", time.Now())
+		want := map[string]time.Time{}
+		for _, p := range live {
+			prefixes("", tokensOf(parse([]byte(completion(there[p.name])))), func(name string, _ int) bool {
+				if p.expires.After(want[name]) {
+					want[name] = p.expires
+				}
+				return true
+			})
+		}
+		stores.mu.Lock()
+		defer stores.mu.Unlock()
+		if len(want) != len(stores.pinned["a"]) || len(live) != len(there) {
+			return false
+		}
+		for name, until := range want {
+			if at, ok := stores.pinned["a"][name]; !ok || at.Sub(until).Abs() > 5*time.Second {
+				return false
+			}
+		}
+		return true
+	})
+}
