@@ -80,7 +80,7 @@ func TestHostsShareACluster(t *testing.T) {
 	hosts := hostScript(t, `case "$1" in
 --prepare) exit ;;
 cluster) echo '{"port": 4711, "sessions": ['$$'], "config": "/the/file"}' ;;
-*) echo '{"port": '`+engineThatResets(t)+`', "sessions": ['$$'], "forget": ["/bin/sh", "-c", "echo forgot >>`+mark+`"]}'; echo "$*" >>`+mark+` ;;
+*) echo "$*" >>`+mark+`; echo '{"port": '`+engineThatResets(t)+`', "sessions": ['$$'], "forget": ["/bin/sh", "-c", "echo forgot >>`+mark+`"]}' ;;
 esac
 cat >/dev/null; echo "$1 ended" >>`+mark)
 	hosts.Cluster = true
