@@ -110,8 +110,8 @@ func TestCommandLeaves(t *testing.T) {
 
 // TestCommandLimit: at the limit it can clean up, and ends with all that it started.
 func TestCommandLimit(t *testing.T) {
-	c := commandOf(t, newTestFamily(t), `trap 'echo cleaned; exit 0' INT; sleep 8765.432 & while :; do sleep 0.01; done`)
-	c.limit = 300 * time.Millisecond
+	c := commandOf(t, newTestFamily(t), `trap 'echo cleaned; exit 0' INT; sleep 8765.432 & wait`)
+	c.limit = 3 * time.Second // more than it takes to the trap
 	if err := c.run(t.Context()); !errors.Is(err, ErrTime) {
 		t.Errorf("%v", err)
 	}
