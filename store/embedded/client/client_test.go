@@ -40,6 +40,7 @@ type daemon struct {
 	server  *grpc.Server
 	gate    func(ctx context.Context) // called before every gRPC call
 	wg      sync.WaitGroup
+	last    chan struct{} // closed when the last connection was accepted
 	mu      sync.Mutex
 	conns   []*unixmsg.Conn
 	number  uint64
@@ -50,7 +51,7 @@ func options() embedded.Options {
 }
 
 func startDaemon(t *testing.T, dir string, adopt *shm.Segment) *daemon {
-	d := &daemon{t: t, dir: dir, segment: adopt}
+	d := &daemon{t: t, dir: dir, segment: adopt, last: make(chan struct{})}
 	var err error
 	if adopt == nil {
 		layout, lerr := embedded.NewLayout([16]byte{byte(time.Now().UnixNano())}, 4<<20)
@@ -72,10 +73,6 @@ func startDaemon(t *testing.T, dir string, adopt *shm.Segment) *daemon {
 			t.Fatal(err)
 		}
 	}
-	if d.listen, err = unixmsg.Listen(filepath.Join(dir, "lookupd.sock"), unixmsg.Options{}); err != nil {
-		t.Fatal(err)
-	}
-	d.wg.Go(d.accept)
 	sock, err := net.Listen("unix", filepath.Join(dir, "store.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -88,10 +85,16 @@ func startDaemon(t *testing.T, dir string, adopt *shm.Segment) *daemon {
 	}))
 	storepb.RegisterStoreServer(d.server, embedded.NewService(d.master))
 	d.wg.Go(func() { _ = d.server.Serve(sock) })
+	// Last: whoever has a session makes calls.
+	if d.listen, err = unixmsg.Listen(filepath.Join(dir, "lookupd.sock"), unixmsg.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	d.wg.Go(d.accept)
 	return d
 }
 
 func (d *daemon) accept() {
+	defer close(d.last)
 	for {
 		conn, err := d.listen.Accept()
 		if err != nil {
@@ -142,12 +145,13 @@ func (c conversation) Receive() (any, error) {
 
 // kill ends everything at once, as kill -9 does.
 func (d *daemon) kill() {
+	_ = d.listen.Close()
+	<-d.last // or one that comes meanwhile would be left
 	d.mu.Lock()
 	for _, c := range d.conns {
 		_ = c.Close()
 	}
 	d.mu.Unlock()
-	_ = d.listen.Close()
 	d.server.Stop()
 	d.wg.Wait()
 }
@@ -374,8 +378,11 @@ func TestNewSegmentDoesNotMixWithTheOld(t *testing.T) {
 	if ok, err := c.PutEnd(t.Context(), ns, []store.PutCommit{{Ticket: old.Ticket}}); err != nil || ok[0] {
 		t.Fatalf("a put of the old segment: %v, %v", ok, err)
 	}
-	if c.Segments()[old.Place.Segment].Data() != nil {
-		t.Fatal("the old segment is still mapped although nothing is held in it")
+	// Who makes its pages ready has it, too, until that has ended.
+	for deadline := time.Now().Add(30 * time.Second); c.Segments()[old.Place.Segment].Data() != nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the old segment is still mapped although nothing is held in it")
+		}
 	}
 	if !end(t, c, ns, fresh, 2) {
 		t.Fatal("put into the new segment was void")
