@@ -77,7 +77,7 @@ func workerSessions(accept func() (*unixmsg.Conn, error)) func() (worker.Conn, e
 		if err != nil {
 			return nil, err
 		}
-		return conn, nil
+		return untilPeerEnds(conn), nil
 	}
 }
 

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -30,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 TAG = 1 << 60
 PATIENCE_S = 20
 # Words of the double's control page (control.go).
-GATE, AT_GATE, VIOLATIONS, CONTEXTS, CHUNKS, MODULES = 0, 1, 10, 11, 16, 21
+GATE, AT_GATE, VIOLATIONS, CONTEXTS, MAPPINGS, CHUNKS, MODULES = 0, 1, 10, 11, 15, 16, 21
 VIOLATION_AT = 2560
 BLOCKS, PAGE, TOKENS = 16, 4096, 16
 IDS = list(range(1, BLOCKS))
@@ -433,6 +434,43 @@ def test_the_daemon_is_killed_in_the_middle_of_it(rig, allocator):
     assert daemons.worker.wait(PATIENCE_S) == -signal.SIGKILL
     assert rank.role.poll().received == {load.request} and rank.role.take_bad_blocks() == set(IDS)
     control.forget()
+
+
+ENGINE = """
+import subprocess, sys, time
+from pathlib import Path
+sys.path[:0] = sys.argv[1:3]
+from devices import Double
+from engine import Engine
+from shapes import Shape
+engine = Engine(Double(Path(sys.argv[4])), sys.argv[3], Shape("m", 2, 256, 16, "layers"), 8)
+child = subprocess.Popen(["sleep", "600"], pass_fds=[engine.session.sock.fileno()])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_engine_that_is_killed_leaves_nothing_mapped(library, runtime_dir):  # noqa: F811
+    """Also when a child of its has the session's socket, so that this does not end with it."""
+    control = Control(runtime_dir)
+    daemons = Daemons(runtime_dir, library, control)
+    try:
+        until(lambda: os.path.exists(paths.worker_socket(runtime_dir, "cuda-0")), "the worker listens")
+        command = [sys.executable, "-c", ENGINE, ROOT / "bench/gpu", ROOT / "pyshim", runtime_dir]
+        engine = subprocess.Popen([*command, os.path.dirname(library)], stdout=subprocess.PIPE, text=True)
+        child = int(engine.stdout.readline())
+        try:
+            assert control.get(MAPPINGS) == 1
+            engine.kill()
+            engine.wait()
+            engine.stdout.close()
+            until(lambda: control.get(MAPPINGS) == 0, "the engine's memory is unmapped")
+            os.kill(child, 0)
+        finally:
+            os.kill(child, signal.SIGKILL)
+    finally:
+        daemons.close()
+    assert control.complaints() == (0, "")
 
 
 # ---- the allocator observed, without daemons ----
