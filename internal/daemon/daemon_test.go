@@ -100,12 +100,23 @@ func lookupdConfig(t *testing.T, dir string) *config.LookupdConfig {
 	return cfg
 }
 
+// startLookupd starts one and waits until it answers and all of its memory is
+// allocated: what is stored before may find no room.
 func startLookupd(t *testing.T, dir string) *running {
 	t.Helper()
 	cfg := lookupdConfig(t, dir)
 	r := start(t, func(ctx context.Context) error { return RunLookupd(ctx, cfg, Control{}, quiet) })
-	until(t, "lookupd answers", func() bool { _, err := LookupdStatus(t.Context(), dir); return err == nil })
+	awaitMemory(t, dir)
 	return r
+}
+
+// awaitMemory waits until the lookupd of dir has all of a store as lookupdConfig wants it.
+func awaitMemory(t *testing.T, dir string) {
+	t.Helper()
+	until(t, "memory is allocated", func() bool {
+		s, err := LookupdStatus(t.Context(), dir)
+		return err == nil && s.Store.CapacityBytes == 16<<20
+	})
 }
 
 func startWorker(t *testing.T, dir string) *running {
@@ -401,9 +412,6 @@ func readyStore(t *testing.T, dir string) *client.Client {
 		}
 	})
 	until(t, "a store session", chunks.Ready)
-	until(t, "memory is allocated", func() bool {
-		s, err := LookupdStatus(t.Context(), dir)
-		return err == nil && s.Store.CapacityBytes == 16<<20
-	})
+	awaitMemory(t, dir)
 	return chunks
 }
