@@ -113,6 +113,10 @@ func startKilling(t *testing.T, what string, storeMiB int, seed uint64) *killing
 	k := &killing{t: t, dir: shortDir(t), what: what, storeMiB: storeMiB, rng: rand.New(rand.NewPCG(seed, 1))}
 	k.workers = []*process{k.startWorker(0), k.startWorker(1)}
 	k.restart()
+	until(t, "memory is allocated", func() bool {
+		s, err := LookupdStatus(t.Context(), k.dir)
+		return err == nil && s.Store.CapacityBytes == uint64(storeMiB)<<20
+	})
 	for i := range 2 {
 		k.loaders = append(k.loaders, spawn(t, fmt.Sprintf("loader:%s:%d", k.dir, i)))
 	}
@@ -128,6 +132,18 @@ func (k *killing) startWorker(n int) *process {
 func (k *killing) restart() {
 	k.lookupd = spawn(k.t, fmt.Sprintf("%s:%s:%d", k.what, k.dir, k.storeMiB))
 	until(k.t, "lookupd answers", func() bool { _, err := LookupdStatus(k.t.Context(), k.dir); return err == nil })
+}
+
+// keep waits until both workers have the segment: with one of them killed beside
+// lookupd, the other is to have it.
+func (k *killing) keep() {
+	k.t.Helper()
+	for n := range k.workers {
+		until(k.t, fmt.Sprintf("worker %d has its store", n), func() bool {
+			s, err := WorkerStatus(k.t.Context(), k.dir, fmt.Sprintf("%s-%d", kindHost, n))
+			return err == nil && s.StoreReady
+		})
+	}
 }
 
 // all gives every loader a command and returns their answers.
@@ -163,6 +179,7 @@ func (k *killing) stop() {
 // instant of the load. It returns how many chunks were active, if that is
 // known.
 func (k *killing) round(held bool) (active int) {
+	k.keep()
 	k.run()
 	if held {
 		k.stop()
@@ -170,10 +187,12 @@ func (k *killing) round(held bool) (active int) {
 			k.total.Held += a.Held
 		}
 	}
-	status, err := LookupdStatus(k.t.Context(), k.dir)
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	var status *Status
+	until(k.t, "lookupd says what it has", func() bool {
+		var err error
+		status, err = LookupdStatus(k.t.Context(), k.dir)
+		return err == nil
+	})
 	began := time.Now()
 	k.lookupd.kill()
 	if !held {
