@@ -349,6 +349,13 @@ func TestClusterFaults(t *testing.T) {
 // sideProcess finds the side process that a lookupd in some process has started.
 func sideProcess(t *testing.T, of int) int {
 	t.Helper()
+	pid, _ := childOf(t, of, "mooncake-sidecar-store-agent")
+	return pid
+}
+
+// childOf finds a child of a process by a part of its command line.
+func childOf(t *testing.T, of int, part string) (pid int, command string) {
+	t.Helper()
 	tasks := fmt.Sprintf("/proc/%d/task/", of)
 	entries, err := os.ReadDir(tasks)
 	if err != nil {
@@ -361,17 +368,17 @@ func sideProcess(t *testing.T, of int) int {
 		}
 		for child := range strings.FieldsSeq(string(children)) {
 			line, err := os.ReadFile("/proc/" + child + "/cmdline")
-			if err == nil && bytes.Contains(line, []byte("mooncake-sidecar-store-agent")) {
+			if err == nil && bytes.Contains(line, []byte(part)) {
 				pid, err := strconv.Atoi(child)
 				if err != nil {
 					t.Fatal(err)
 				}
-				return pid
+				return pid, string(line)
 			}
 		}
 	}
-	t.Fatal("there is no side process")
-	return 0
+	t.Fatalf("process %d has no child %s", of, part)
+	return 0, ""
 }
 
 // TestKilledOverACluster: a lookupd that is killed takes its side process along, and
@@ -531,17 +538,16 @@ func TestWriteBack(t *testing.T) {
 		t.Errorf("%d of 404 chunks were stored", n.metric(`cluster_chunks_total{direction="put",result="stored"}`))
 	}
 	engineOf(t, n.dir, filepath.Join(n.dir, "large"), large)
-	found := 0
-	for i := range byte(60) {
-		if hit(t, filepath.Join(n.dir, "large"), blobOf(2+i, 4)) == 64 {
-			if whole, far := n.load(large, blobOf(2+i, 4)); whole == 4 && far > 0 {
-				found++
+	until(t, "what memory had no room for comes back from the cluster", func() bool {
+		for i := range byte(60) { // a lookup does not wait long for the cluster
+			if hit(t, filepath.Join(n.dir, "large"), blobOf(2+i, 4)) == 64 {
+				if whole, far := n.load(large, blobOf(2+i, 4)); whole == 4 && far > 0 {
+					return true
+				}
 			}
 		}
-	}
-	if found == 0 {
-		t.Error("nothing that memory had no room for came back from the cluster")
-	}
+		return false
+	})
 }
 
 // TestResetOverACluster: what was stored before a reset is not used after it, and

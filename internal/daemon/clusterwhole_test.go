@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"net/http"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,11 +71,24 @@ func TestMasterBeginsAnewWhileIdle(t *testing.T) {
 	own := blobOf(100, 8)
 	put(t, n.chunks, own)
 	n.awaitPuts(8)
-	time.Sleep(3 * time.Second) // until there is a canary
+	untilLong(t, "there is a canary", func() bool { return strings.Contains(masterKeys(t), "mooncake-sidecar@canary@") })
+	put(t, n.chunks, blobOf(101, 1))
+	n.awaitPuts(9) // and so is the canary, which came before
 	master.Kill()
 	master.Restart(t)
 	untilLong(t, "the node's own chunks are put again", func() bool {
-		return hit(t, n.lookup, own) == 128 && n.metric(`cluster_chunks_total{direction="put",result="stored"}`) >= 16
+		return hit(t, n.lookup, own) == 128 && n.metric(`cluster_chunks_total{direction="put",result="stored"}`) >= 9+8
 	})
 	t.Logf("%d times in service", n.metric("cluster_outages_total")+1)
+}
+
+// masterKeys is what this test's master says that it has.
+func masterKeys(t *testing.T) string {
+	t.Helper()
+	_, command := childOf(t, os.Getpid(), "--metrics_port=")
+	_, port, _ := strings.Cut(command, "--metrics_port=")
+	port, _, _ = strings.Cut(port, "\x00")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	_, keys := fetchFrom(t, client, "http://127.0.0.1:"+port+"/get_all_keys")
+	return keys
 }

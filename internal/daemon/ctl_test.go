@@ -372,7 +372,7 @@ func TestCtlReachesTheDiskTier(t *testing.T) {
 	}
 	// Memory goes to newer chains, and the disk takes what it can of the older.
 	chains, chain, before := 0, 0, 0
-	until(t, "a chain that is on the disk only", func() bool {
+	untilLong(t, "a chain that is on the disk only", func() bool {
 		chains++
 		o.put(chains, length, "")
 		for chain = max(1, chains-16); chain < chains; chain++ {
