@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -41,15 +42,19 @@ func prometheusTool(t *testing.T, name string) string {
 	return path
 }
 
-// freeAddress returns an address that nobody listens on just now.
+// freeAddress returns an address that nobody listens on just now. Its port is none of
+// those that the kernel gives to whoever asks for any: who listens there begins later.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000)))
+		if err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port is free")
+	return ""
 }
 
 // prometheus runs a server with features that scrapes the addresses, and returns
