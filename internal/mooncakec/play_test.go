@@ -102,7 +102,9 @@ func play(library string) string {
 // library have them blocked, and how many others. Threads that begin are given time.
 func describeThreads() string {
 	waiting, library, ours := false, 0, 0
-	for range 200 {
+	deadline := time.Now().Add(time.Minute)
+	// A thread of ours that begins blocks them for a moment, and so does one that will wait.
+	for looks := 0; looks < 200 || ours > 0 && time.Now().Before(deadline); looks++ {
 		list, err := threads()
 		if err != nil {
 			return err.Error()
