@@ -47,6 +47,7 @@ func TestOthersDoubt(t *testing.T) {
 	r.double.Shut()
 	first := e.begin(t.Context(), worker.Load, nil, e.batch(0))
 	r.double.AwaitShut()
+	r.double.Await(func() bool { return r.device.Stats().Loads[ByKernel].Launches > 0 }) // its event is recorded
 	r.double.Fail("cuEventRecord", 999, 0, false)
 	second := e.begin(t.Context(), worker.Load, nil, e.batch(1<<20))
 	<-r.lost
