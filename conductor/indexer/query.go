@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/contract"
+	"github.com/mooncake-sidecar/sidecar/conductor/feed"
 	"github.com/mooncake-sidecar/sidecar/conductor/prefixindex"
 	"github.com/mooncake-sidecar/sidecar/conductor/registry"
 )
@@ -20,8 +21,20 @@ type directory struct {
 type tenant struct {
 	engines []entry
 	stores  []entry
-	// at is the place of each rank.
-	at map[rank]int
+	// at is the place of each rank, and loads from the stores by who loads from them.
+	at    map[rank]int
+	loads map[loader][]*member
+}
+
+// loader is who loads from a store: an instance's engines of a model, or all of it.
+type loader struct{ model, instance string }
+
+// loaderOf says who loads from a store.
+func loaderOf(s *contract.Service) loader {
+	if s.Rank == prefixindex.Shared {
+		return loader{s.Model, s.Instance}
+	}
+	return loader{model: s.Model}
 }
 
 type rank struct {
@@ -44,11 +57,13 @@ func (x *Indexer) fileLocked() {
 	for _, m := range d.members {
 		t := d.tenants[m.service.Tenant]
 		if t == nil {
-			t = &tenant{at: map[rank]int{}}
+			t = &tenant{at: map[rank]int{}, loads: map[loader][]*member{}}
 			d.tenants[m.service.Tenant] = t
 		}
 		if m.service.Type == contract.TypeMooncake {
 			t.stores = append(t.stores, entry{m, rank{m.service.Instance, prefixindex.Shared}})
+			by := loaderOf(&m.service)
+			t.loads[by] = append(t.loads[by], m)
 			continue
 		}
 		e := entry{m, rank{m.service.Instance, m.service.Rank}}
@@ -100,6 +115,7 @@ func (x *Indexer) Query(q *contract.Query, dst []contract.RankMatch) []contract.
 
 // rows appends a row for each rank that is asked for, with nothing found.
 func (t *tenant) rows(q *contract.Query, dst []contract.RankMatch) []contract.RankMatch {
+	everybodys := map[string]feed.Summary{} // the worst of those that all load from, by model
 	for i := range t.engines {
 		e := &t.engines[i]
 		if q.Instance != "" && q.Instance != e.instance {
@@ -108,18 +124,29 @@ func (t *tenant) rows(q *contract.Query, dst []contract.RankMatch) []contract.Ra
 		s := e.feed.Summary()
 		row := contract.RankMatch{Match: prefixindex.Match{Instance: e.instance, Rank: e.number}, State: s.State, Since: s.Since}
 		row.Foreign = e.service.Model != q.Model || q.BlockTokens != 0 && e.service.BlockTokens != 0 && q.BlockTokens != e.service.BlockTokens
-		for j := range t.stores {
-			of := t.stores[j].member
-			if of.service.Model != e.service.Model || of.service.Rank == prefixindex.Shared && of.service.Instance != e.instance {
-				continue
-			}
-			if s := of.feed.Summary(); worse(s.State, row.State) {
-				row.State, row.Since = s.State, s.Since
-			}
+		all, known := everybodys[e.service.Model]
+		if !known {
+			all = worst(feed.Summary{State: contract.Complete}, t.loads[loader{model: e.service.Model}])
+			everybodys[e.service.Model] = all
 		}
+		s = worst(s, t.loads[loader{e.service.Model, e.instance}])
+		if worse(all.State, s.State) {
+			s = all
+		}
+		row.State, row.Since = s.State, s.Since
 		dst = append(dst, row)
 	}
 	return dst
+}
+
+// worst returns what is known of the stream, or of a store, of which least is.
+func worst(s feed.Summary, stores []*member) feed.Summary {
+	for _, m := range stores {
+		if of := m.feed.Summary(); worse(of.State, s.State) {
+			s = of
+		}
+	}
+	return s
 }
 
 // worse tells whether less is known in state a than in b.
