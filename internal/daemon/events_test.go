@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -149,13 +148,17 @@ func TestEventsReachIndexers(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	for n := byte(100); ; n++ {
-		more := bytes.Repeat([]byte{n}, 16)
+	deadline := time.Now().Add(importPatience)
+	for n := uint64(100) << 56; ; n++ { // behind the others
+		more := binary.BigEndian.AppendUint64(make([]byte, 8), n)
 		put(t, chunks, more)
 		want = append(want, binary.BigEndian.Uint64(more[8:]))
 		select {
 		case <-heardAgain:
 		case <-time.After(100 * time.Millisecond):
+			if time.Now().After(deadline) {
+				t.Fatal("nothing is heard of a new lookupd")
+			}
 			continue
 		}
 		break
