@@ -199,7 +199,7 @@ FIELDS = {
     },
 }
 # What fields are sent beside, where that matters.
-BESIDE = {"n": ({"temperature": 0.7},), "truncation_side": ({}, {"truncate_prompt_tokens": 3})}
+BESIDE = {"n": ({"temperature": 0.7},), "truncation_side": ({}, {"truncate_prompt_tokens": 1})}
 BASES = {COMPLETIONS: {"prompt": "a prompt"}, CHAT: {"messages": [{"role": "user", "content": "a prompt"}]}}
 
 
