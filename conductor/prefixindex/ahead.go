@@ -21,6 +21,9 @@ type ahead struct {
 	sink uint64
 }
 
+// aheadBytes are what a space's two take, about, with what else is in it.
+const aheadBytes = 2*holdBlocks*96 + 2<<10
+
 // look finds the first records of some keys.
 func (t *table) look(a *ahead) {
 	a.seen = a.seen[:0]
@@ -36,13 +39,6 @@ func (t *table) look(a *ahead) {
 		way.left = way.bucket.match(way.key.tag())
 		a.seen[i].first = way.next()
 	}
-}
-
-// see is look for one key.
-func (t *table) see(k key) *sight {
-	a := ahead{keys: []key{k}}
-	t.look(&a)
-	return &a.seen[0]
 }
 
 // from returns the first record of a key, and the way to the others: as it was seen, if
@@ -88,4 +84,12 @@ func (s *space) lookForChain(chain []digest, a *ahead) {
 			a.sink ^= uint64(p.digests[n]) ^ uint64(p.holders[n]) ^ uint64(p.info[n])
 		}
 	}
+}
+
+// seeChain is lookForChain of one.
+func (s *space) seeChain(d digest) *sight {
+	a := &s.ahead[byChain]
+	a.keys = append(a.keys[:0], d.key())
+	s.tables[byChain].look(a)
+	return &a.seen[0]
 }

@@ -20,8 +20,6 @@ type scratch struct {
 	without []byte
 	chain   []digest
 	links   []link
-	byHash  ahead
-	byChain ahead
 }
 
 // Apply takes a batch. Events are in the order in which they came; a batch that is
@@ -185,10 +183,10 @@ func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
 		src.stats.Unplaced += uint64(len(hashes))
 	}
 	s, w := src.space, &src.scratch
-	s.lookForHashes(hashes, &w.byHash)
+	s.lookForHashes(hashes, &s.ahead[byHash])
 	if !p.place {
 		for i, hash := range hashes {
-			src.storeUnplaced(p, hash, &w.byHash.seen[i])
+			src.storeUnplaced(p, hash, &s.ahead[byHash].seen[i])
 		}
 		return
 	}
@@ -198,7 +196,7 @@ func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
 		d = src.hasher.next(d, src.digests[first+i])
 		w.chain = append(w.chain, d)
 	}
-	s.lookForChain(w.chain, &w.byChain)
+	s.lookForChain(w.chain, &s.ahead[byChain])
 	for i, hash := range hashes {
 		p.prev = src.storePlaced(p, hash, w.chain[i], i)
 		p.before = w.chain[i]
@@ -209,10 +207,10 @@ func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
 // p.prev and p.before. It returns a record with its digest, 0 when there is none for want
 // of memory.
 func (src *Source) storePlaced(p *plan, hash kvevents.Hash, chain digest, i int) link {
-	s, w := src.space, &src.scratch
+	s := src.space
 	var unplaced link
 	others := 0
-	l, way := s.tables[byHash].from(&w.byHash.seen[i])
+	l, way := s.tables[byHash].from(&s.ahead[byHash].seen[i])
 	for ; l != 0; l = way.next() {
 		switch {
 		case s.records.hash(l) != hash:
@@ -229,7 +227,7 @@ func (src *Source) storePlaced(p *plan, hash kvevents.Hash, chain digest, i int)
 	if l == 0 || others > 0 {
 		l = s.enter(hash, way.key)
 	}
-	same := s.find(chain, p.prev, &w.byChain.seen[i])
+	same := s.find(chain, p.prev, &s.ahead[byChain].seen[i])
 	if l == 0 || !s.place(l, p.before, chain, p.size, same) {
 		if l != 0 && l != unplaced {
 			s.forget(l)
@@ -351,9 +349,9 @@ func (src *Source) remove(e *kvevents.BlockRemoved) {
 	for first := 0; first < len(e.Hashes); first += holdBlocks {
 		hashes := e.Hashes[first:min(first+holdBlocks, len(e.Hashes))]
 		s.mu.Lock()
-		s.lookForHashes(hashes, &src.scratch.byHash)
+		s.lookForHashes(hashes, &s.ahead[byHash])
 		for i, hash := range hashes {
-			src.removeBlock(hash, &src.scratch.byHash.seen[i], who)
+			src.removeBlock(hash, &s.ahead[byHash].seen[i], who)
 		}
 		s.sweepLocked(sweepPages)
 		s.mu.Unlock()

@@ -24,7 +24,7 @@ func (x *Index) check() error {
 
 // bytes is what a space takes.
 func (s *space) bytes() int64 {
-	n := 2<<10 + slotBytes*len(s.slots) + laneBytes*len(s.lanes) + recordsBytes*len(s.records.pages) + pageBytes*len(s.lists.pages)
+	n := aheadBytes + slotBytes*len(s.slots) + laneBytes*len(s.lanes) + recordsBytes*len(s.records.pages) + pageBytes*len(s.lists.pages)
 	for i := range s.tables {
 		t := &s.tables[i]
 		n += placeBytes * len(t.dir)
@@ -76,7 +76,7 @@ func (s *space) check() error {
 			if len(twins) > 1 && *s.records.info(l)&isTwin == 0 {
 				return fmt.Errorf("record %d does not tell of its twin", l)
 			}
-			if found := s.find(d, l-1, s.tables[byChain].see(d.key())); found == 0 {
+			if found := s.find(d, l-1, s.seeChain(d)); found == 0 {
 				return fmt.Errorf("record %d is not found", l)
 			}
 		}

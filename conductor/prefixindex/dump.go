@@ -424,7 +424,7 @@ func (s *space) restoreRecord(rec *dumpedRecord, last *position) link {
 		before, prev = last.digest, last.link
 	}
 	size := s.enterSize(int(rec.blockTokens))
-	if size != 0 && !s.place(l, before, rec.digest, size, s.find(rec.digest, prev, s.tables[byChain].see(rec.digest.key()))) {
+	if size != 0 && !s.place(l, before, rec.digest, size, s.find(rec.digest, prev, s.seeChain(rec.digest))) {
 		s.forget(l)
 		return 0
 	}

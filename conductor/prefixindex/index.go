@@ -70,7 +70,7 @@ func (b *budget) giveBack() {
 
 // What a space, a rank and a group of one take, about: their lists grow by doubling.
 const (
-	spaceBytes = 2*tableBytes + 2<<10
+	spaceBytes = 2*tableBytes + aheadBytes
 	slotBytes  = 512
 	laneBytes  = 128
 )
@@ -106,6 +106,9 @@ type space struct {
 	mu      sync.RWMutex
 	records records
 	tables  [2]table
+	// ahead is for what is stored and removed, by the table: not for queries, which share
+	// the lock.
+	ahead [2]ahead
 	// mix keeps who chooses hashes from choosing where their cells are.
 	mix uint64
 	// sizes are those of blocks, in tokens: at most sizeOf of them.

@@ -67,7 +67,7 @@ func full(units int) int { return units * unitCells * 7 / 8 }
 
 // moreUnits is how many there are to be of them where so many are full: the fewer, the
 // less memory and the more often a cell is moved.
-func moreUnits(units int) int { return min(units+(units+1)/2, segmentUnits) }
+func moreUnits(units int) int { return min(units+1+units/4, segmentUnits) }
 
 // unitsFor returns how many units some cells get.
 func unitsFor(cells int) int {
