@@ -101,8 +101,11 @@ func (e *fakeEngine) kill() {
 func (e *fakeEngine) start(t testing.TB) {
 	t.Helper()
 	listener, err := net.Listen("tcp", e.address)
-	if err != nil {
-		t.Fatal(err)
+	for deadline := time.Now().Add(time.Minute); err != nil; listener, err = net.Listen("tcp", e.address) {
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond) // somebody else's connection has the port for a moment
 	}
 	e.mu.Lock()
 	e.mu.cached = map[string]bool{}

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -319,8 +320,10 @@ func TestLimits(t *testing.T) {
 	s.engines[0].do(hangs)
 	ctx, leave := context.WithCancel(context.Background())
 	var clients sync.WaitGroup
-	begin := func(priority string, want int) {
+	begin := func(priority string, want int) (ended *atomic.Bool) {
+		ended = &atomic.Bool{}
 		clients.Go(func() {
+			defer ended.Store(true)
 			request, _ := http.NewRequestWithContext(ctx, http.MethodPost, s.server.URL+pathCompletions, strings.NewReader(completion("x")))
 			request.Header.Set(headerPriority, priority)
 			response, err := s.client.Do(request)
@@ -335,6 +338,7 @@ func TestLimits(t *testing.T) {
 				t.Errorf("priority %s: %d, want %d", priority, response.StatusCode, want)
 			}
 		})
+		return ended
 	}
 	taken := func(inFlight, waiting int) {
 		s.until(fmt.Sprintf("%d are under way and %d wait", inFlight, waiting), func() bool {
@@ -344,10 +348,10 @@ func TestLimits(t *testing.T) {
 	}
 	begin("0", 0)
 	taken(1, 0)
-	begin("5", http.StatusTooManyRequests) // until one comes that is more urgent
+	refused := begin("5", http.StatusTooManyRequests) // until one comes that is more urgent
 	taken(1, 1)
 	begin("1", 0)
-	s.until("the less urgent was turned away", func() bool { return s.router.Stats().Full == 1 })
+	s.until("the less urgent was turned away, and has heard it", func() bool { return s.router.Stats().Full == 1 && refused.Load() })
 	leave()
 	clients.Wait()
 	s.idle()
