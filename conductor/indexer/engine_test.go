@@ -79,28 +79,42 @@ type engine struct {
 func newEngine(t *testing.T, transport *zmqx.Transport, at endpoints) *engine {
 	t.Helper()
 	e := &engine{t: t}
-	var err error
-	if e.publisher, err = transport.Publish(at.events, 1000); err != nil {
-		t.Fatal(err)
-	}
-	if e.replays, err = transport.ListenStream(at.replay, 10_000, e.answer); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(e.close)
+	t.Cleanup(e.close) // a transport waits for what is open, also where not all could be bound
+	bound(t, func() (err error) {
+		e.publisher, err = transport.Publish(at.events, 1000)
+		return err
+	})
+	bound(t, func() (err error) {
+		e.replays, err = transport.ListenStream(at.replay, 10_000, e.answer)
+		return err
+	})
 	return e
 }
 
+// bound binds an endpoint. libzmq lets go of the one before some time after its socket was closed.
+func bound(t *testing.T, bind func() error) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for err := bind(); err != nil; err = bind() {
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
 func (e *engine) close() {
-	if e.publisher == nil {
-		return
+	if e.publisher != nil {
+		if err := e.publisher.Close(); err != nil {
+			e.t.Error(err)
+		}
 	}
-	if err := e.publisher.Close(); err != nil {
-		e.t.Error(err)
+	if e.replays != nil {
+		if err := e.replays.Close(); err != nil {
+			e.t.Error(err)
+		}
 	}
-	if err := e.replays.Close(); err != nil {
-		e.t.Error(err)
-	}
-	e.publisher = nil
+	e.publisher, e.replays = nil, nil
 }
 
 func (e *engine) answer(frames [][]byte, reply func([][]byte) bool) {

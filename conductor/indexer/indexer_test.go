@@ -20,8 +20,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // An engine over real sockets: what it told before it was registered, what it tells, what is
 // lost, its end, another one in its place, and that it is unregistered.
 func TestEngine(t *testing.T) {
-	for name, at := range map[string]endpoints{"ipc": ipcEndpoints(t), "tcp": tcpEndpoints(t)} {
+	for name, free := range map[string]func(*testing.T) endpoints{"ipc": ipcEndpoints, "tcp": tcpEndpoints} {
 		t.Run(name, func(t *testing.T) {
+			at := free(t)
 			transport := newTransport(t)
 			x := newIndexer(t, options(transport))
 			e := newEngine(t, transport, at)
@@ -30,12 +31,10 @@ func TestEngine(t *testing.T) {
 			expect(t, x, ask(1, 2, 3, 4), row{"a", 0, 6, 6, contract.Complete, false})
 			// Nobody says when a subscription is in force: what comes before it shows as a gap.
 			e.lose(removed(3))
-			for {
+			eventually(t, x, func() bool {
 				e.tell(stored(1))
-				if x.Services()[0].Next > 2 {
-					break
-				}
-			}
+				return x.Services()[0].Next > 2
+			})
 			expect(t, x, ask(1, 2, 3, 4), row{"a", 0, 4, 4, contract.Complete, false})
 			if asked := e.replayed(); asked[0] != 0 {
 				t.Errorf("asked %v", asked)
@@ -205,9 +204,12 @@ func TestStores(t *testing.T) {
 	store := serviceAt(endpoints{at.events, ""}, "mooncake", 0)
 	store.Type = contract.TypeMooncake
 	register(t, x, store)
-	for seq := uint64(0); x.Services()[0].Batches == 0; seq++ { // until the subscription is in force
+	seq := uint64(0)
+	eventually(t, x, func() bool { // until the subscription is in force
 		master(t, cluster, seq, "stored", 1, 2)
-	}
+		seq++
+		return x.Services()[0].Batches > 0
+	})
 	node := ipcEndpoints(t)
 	inCPU := &kvevents.BlockStored{Hashes: []kvevents.Hash{1, 2, 3}, Medium: "CPU"}
 	lookupd := newEngine(t, transport, node)
@@ -236,10 +238,11 @@ func TestStores(t *testing.T) {
 		// The cluster's store may have told something before the subscription was in force.
 		return a.Instance == "a" && a.GPU == 2 && a.All == 4 && b.Instance == "b" && b.GPU == 2 && b.All == 6
 	})
-	for seq := uint64(1 << 20); ; seq++ { // as one that was started anew further on
+	seq = 1 << 20
+	eventually(t, x, func() bool { // as one that was started anew further on
 		master(t, cluster, seq, "removed", 2)
-		if a, b := found(); a.All == 2 && b.All == 6 {
-			break
-		}
-	}
+		seq++
+		a, b := found()
+		return a.All == 2 && b.All == 6
+	})
 }

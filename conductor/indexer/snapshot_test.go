@@ -66,12 +66,10 @@ func TestWarmRestart(t *testing.T) {
 	}
 	// The copies are counted as before: ten, one of block 2 gone, one more of each.
 	stays.lose(removed(1, 1, 1, 1, 1, 1, 1, 1, 1, 1))
-	for { // until the subscription is in force
+	eventually(t, x, func() bool { // until the subscription is in force
 		stays.tell(stored(9))
-		if x.Services()[1].Next > 6 {
-			break
-		}
-	}
+		return x.Services()[1].Next > 6
+	})
 	expect(t, x, ask(1, 2, 3), row{"goes", 0, 2, 2, contract.Complete, false}, row{"stays", 0, 6, 6, contract.Complete, false})
 	stays.lose(removed(1))
 	stays.tell()
