@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 OBJECT = 256 << 10
 
 
-def put(peer, name: str, count: int = 24) -> dict[str, str]:
+def put(peer, name: str, count: int = 60) -> dict[str, str]:
     data = {f"{name}-{k}": os.urandom(OBJECT).hex() for k in range(count)}
     for key, value in data.items():
         assert peer.ask("put", key=key, data=value) == 0
@@ -29,7 +29,7 @@ def test_bytes_outlive_who_put_them(cluster, peers):
 
 def test_a_killed_node_takes_its_objects_along_and_comes_back(cluster, peers):
     peer = peers(cluster.config_path)
-    data = put(peer, "a", 60)
+    data = put(peer, "a")
     lost_bytes = cluster.stored_bytes
     cluster.nodes[0].kill()
     cluster.wait("the master to miss the node", lambda: cluster.capacity_bytes == 2 * cluster.segment_bytes)

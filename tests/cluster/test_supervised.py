@@ -22,7 +22,8 @@ SEGMENT = 64 << 20
 class Supervised:
     def __init__(self, directory: pathlib.Path):
         self.directory = directory / "set"
-        self.metrics_port, self.master_port, stores = free_ports()
+        self._held = contextlib.ExitStack()
+        self.metrics_port, self.master_port, stores = free_ports(self._held)
         self.process = subprocess.Popen(
             [str(SCRIPT)],
             env=os.environ
@@ -53,7 +54,12 @@ class Supervised:
         words = [line.split() for line in done.stdout.splitlines()]
         return {w[0].partition(":")[2] or w[0]: int(w[3].rstrip(",")) for w in words if len(w) > 3 and w[1] == "RUNNING"}
 
-    def until(self, what: str, true, limit_s: float = 60.0):
+    def all_programs(self) -> dict[str, int] | None:
+        """The same once every program runs."""
+        found = self.status()
+        return found if set(found) == names() else None
+
+    def until(self, what: str, true, limit_s: float = 120.0):
         deadline = time.monotonic() + limit_s
         while True:
             with contextlib.suppress(OSError):
@@ -70,23 +76,27 @@ class Supervised:
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(60)
+        self._held.close()
 
 
-def free_ports() -> tuple[int, int, int]:
-    """Two free ports, and a number that makes free ones with a digit from 1 to 3 behind it."""
-    with contextlib.ExitStack() as held:
+def free_ports(held: contextlib.ExitStack) -> tuple[int, int, int]:
+    """Two free ports, and a number that makes free ones with a digit from 1 to 3 behind it.
 
-        def bound(port: int) -> int:
-            holder = held.enter_context(socket.socket())
-            holder.bind(("127.0.0.1", port))
-            return holder.getsockname()[1]
+    Held so that the kernel gives them to nobody else; a server that reuses addresses may take them.
+    """
 
-        singles = bound(0), bound(0)
-        for tens in range(2000, 3000):
-            with contextlib.suppress(OSError):
-                for digit in (1, 2, 3):
-                    bound(tens * 10 + digit)
-                return *singles, tens
+    def bound(port: int) -> int:
+        holder = held.enter_context(socket.socket())
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", port))
+        return holder.getsockname()[1]
+
+    singles = bound(0), bound(0)
+    for tens in range(2000, 3000):
+        with contextlib.suppress(OSError):
+            for digit in (1, 2, 3):
+                bound(tens * 10 + digit)
+            return *singles, tens
     raise AssertionError("no free ports")
 
 
@@ -105,27 +115,33 @@ def names() -> set[str]:
 
 
 def test_three_nodes_serve_and_all_end(running, peers):
-    running.until("all programs", lambda: set(running.status()) == names())
+    pids = running.until("all programs", running.all_programs)
     for k in (1, 2, 3):
         node = Daemons(running.directory / f"node-{k}")
-        assert node.wait(LOOKUPD) == running.status()[f"lookupd-{k}"]
-        assert node.wait(WORKER) == running.status()[f"worker-{k}"]
+        assert node.wait(LOOKUPD, 60) == pids[f"lookupd-{k}"]
+        assert node.wait(WORKER, 60) == pids[f"worker-{k}"]
     writer, reader = peers(running.directory / "mooncake.json"), peers(running.directory / "mooncake.json")
     data = os.urandom(100_000).hex()
     assert writer.ask("put", key="a", data=data) == 0
     assert reader.ask("get", key="a") == data
-    pids = running.status().values()
     running.close()
-    for pid in pids:
+    for pid in pids.values():
         wait_gone(pid)
 
 
 def test_what_dies_is_started_again(running, peers):
-    before = running.until("all programs", lambda: set(running.status()) == names() and running.status())
-    for victim in ("master", "store-2", "lookupd-3"):
+    victims = ("master", "store-2", "lookupd-3")
+    before = running.until("all programs", running.all_programs)
+    for victim in victims:
         os.kill(before[victim], signal.SIGKILL)
-    after = running.until("new processes", lambda: set(running.status()) == names() and running.status())
-    assert {name for name in names() if after[name] != before[name]} >= {"master", "store-2", "lookupd-3"}
+    for victim in victims:
+        wait_gone(before[victim])
+
+    def anew():
+        after = running.all_programs()
+        return after and all(after[victim] != before[victim] for victim in victims)
+
+    running.until("new processes", anew)
     running.until("the nodes", lambda: running.capacity_bytes() == 3 * SEGMENT)
     peer = peers(running.directory / "mooncake.json")
     assert peer.ask("put", key="b", data="ff" * 1000) == 0
@@ -134,7 +150,7 @@ def test_what_dies_is_started_again(running, peers):
 
 def test_what_can_listen_on_loopback_alone_does(running):
     """All but the two ports of each storage node's transfers, which Mooncake 0.3.13 opens to every address."""
-    pids = running.until("all programs", lambda: set(running.status()) == names() and running.status())
+    pids = running.until("all programs", running.all_programs)
     wide = [name for name, pid in pids.items() for address in listening(pid) if not address.startswith("127.")]
     assert sorted(wide) == sorted(2 * [f"store-{k}" for k in (1, 2, 3)])
 
