@@ -9,10 +9,13 @@ import zmq
 
 
 class Relay:
-    """Passes on what comes in at `source`, at `endpoint`. `loss` is the share of messages that are dropped, of `seen`."""
+    """Passes on what comes in at `source`, at `endpoint`.
+
+    `loss` is the share of messages that are dropped; `heard` is the number of the last one that was passed on or dropped.
+    """
 
     def __init__(self, source: str, endpoint: str, seed: int):
-        self.endpoint, self.loss, self.dropped, self.seen = endpoint, 0.0, 0, 0
+        self.endpoint, self.loss, self.dropped, self.heard = endpoint, 0.0, 0, -1
         self._random = random.Random(seed)
         context = zmq.Context.instance()
         self._in, self._out = context.socket(zmq.SUB), context.socket(zmq.PUB)
@@ -40,7 +43,7 @@ class Relay:
                 self.dropped += 1
             else:
                 self._out.send_multipart(frames)
-            self.seen += 1
+            self.heard = int.from_bytes(frames[1], "big")
 
     def close(self) -> None:
         self._stop.send(b"")

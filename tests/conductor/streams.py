@@ -53,6 +53,25 @@ def caught_up(conductor: Conductor, ranks: Iterable[Rank], state: str | None = "
     until(so, lambda: f"{[(r.name, r.rank, r.sent) for r in ranks]}, {conductor.services()}\n{conductor.log()}")
 
 
+def heard(rank: Rank, relay: Relay) -> None:
+    """Waits until the relay has had all that was published: loss that ends before is none.
+
+    A message is published again and again until one comes, for the relay subscribes anew at a publisher that was restarted.
+    """
+    nudged = time.monotonic()
+
+    def so() -> bool:
+        nonlocal nudged
+        if relay.heard == rank.sent - 1:
+            return True
+        if time.monotonic() - nudged > NUDGE_S:
+            rank.publish([])
+            nudged = time.monotonic()
+        return False
+
+    until(so, lambda: f"{rank.name}/{rank.rank} has sent {rank.sent}, the relay has heard number {relay.heard}")
+
+
 def _knows(service: dict, rank: Rank, state: str | None) -> bool:
     return service["next_sequence"] == rank.sent and service["state"] in ((state,) if state else ("complete", "incomplete"))
 

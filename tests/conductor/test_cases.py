@@ -191,6 +191,7 @@ def test_ranks_of_one_engine_on_neighbouring_ports(conductor, prompts):
     try:
         for rank in (0, 1):
             publishers.append(ZmqEventPublisher(rank, f"tcp://*:{live}", f"tcp://*:{replay}"))
+        for rank in (0, 1):  # not before: the conductor's own connections take ports, too
             conductor.post(
                 "/register", endpoint=f"tcp://127.0.0.1:{live + rank}", replay_endpoint=f"tcp://127.0.0.1:{replay + rank}", type="vLLM",
                 modelname=MODEL, instance_id="engine", block_size=BLOCK, dp_rank=rank,
