@@ -165,7 +165,7 @@ func TestProcess(t *testing.T) {
 	}
 	await := func(what string, so func() bool) {
 		t.Helper()
-		deadline := time.Now().Add(20 * time.Second)
+		deadline := time.Now().Add(time.Minute)
 		for !so() {
 			if time.Now().After(deadline) {
 				services, _ := ask("services", "--json")
