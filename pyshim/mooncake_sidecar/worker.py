@@ -187,12 +187,7 @@ class WorkerRole:
         """
         links = [link for link in [self._link, *self._old] if link is not None]
         self._link, self._old = None, links
-        # What is still to be sent is refused: its bytes will not be there.
-        while self._held:
-            self._held.popleft()[1]()
-        if self._owed is not None:
-            owed, self._owed = self._owed, None
-            self._send_stores(owed)
+        self._refuse_unsent()
         until = self._clock() + seconds
         for link in links:
             link.leave(self._clock())
@@ -212,9 +207,18 @@ class WorkerRole:
         """
         links = [link for link in [self._link, *self._old] if link is not None]
         self._link, self._old = None, []
+        self._refuse_unsent()
         for link in links:
             self._collect(link.disown(self._clock()), lost=True)
             link.close()
+
+    def _refuse_unsent(self) -> None:
+        """Refuse what is still to be sent: its bytes will not be there. REQUIRES: there is no link."""
+        while self._held:
+            self._held.popleft()[1]()
+        if self._owed is not None:
+            owed, self._owed = self._owed, None
+            self._send_stores(owed)
 
     def close(self) -> None:
         """End the sessions; the engine is going down and no job matters any more."""

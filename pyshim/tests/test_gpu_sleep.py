@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import make_geometry
-from mooncake_sidecar import config, gpusleep, paths
+from mooncake_sidecar import config, gpuevents, gpusleep, paths
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
 from mooncake_sidecar.jobs import JobCommand, StepCommands, block_bytes, load_frame
@@ -25,11 +25,21 @@ from mooncake_sidecar.presence import Presence
 from mooncake_sidecar.registration import Memory, Registrant, describe
 from mooncake_sidecar.session import Session
 from mooncake_sidecar.worker import WorkerRole
-from test_gpu import Location, Properties, Tensor, gpu, kv_config, library  # noqa: F401 - fixtures
+from test_gpu import (  # noqa: F401 - fixtures among them
+    Event,
+    FakeLink,
+    Location,
+    Properties,
+    Tensor,
+    gpu,
+    kv_config,
+    library,
+    torch_with,
+)
 
 ROOT = Path(__file__).parents[2]
 TAG = 1 << 60
-PATIENCE_S = 20
+PATIENCE_S = 60
 # Words of the double's control page (control.go).
 GATE, AT_GATE, VIOLATIONS, CONTEXTS, MAPPINGS, CHUNKS, MODULES = 0, 1, 10, 11, 15, 16, 21
 VIOLATION_AT = 2560
@@ -152,7 +162,7 @@ class Daemons:
 class Rank:
     """A rank's worker side whose KV cache is the allocator's."""
 
-    def __init__(self, gpu, allocator, directory, patience_s=5.0):  # noqa: F811
+    def __init__(self, gpu, allocator, directory, patience_s=60.0):  # noqa: F811
         self.address = allocator.allocate(BLOCKS * PAGE, "kv_cache")
         self.weights = allocator.allocate(PAGE, "weights")
         self.generation = 0
@@ -282,7 +292,7 @@ def rig(gpu, library, allocator, runtime_dir, monkeypatch):  # noqa: F811
 
     monkeypatch.setattr(Session, "call", noted)
 
-    def make(autostarted=False, patience_s=5.0):
+    def make(autostarted=False, patience_s=60.0):
         made.append(Daemons(runtime_dir, library, control, autostarted))
         rank = Rank.__new__(Rank)
         made.append(rank)
@@ -434,6 +444,50 @@ def test_the_daemon_is_killed_in_the_middle_of_it(rig, allocator):
     assert daemons.worker.wait(PATIENCE_S) == -signal.SIGKILL
     assert rank.role.poll().received == {load.request} and rank.role.take_bad_blocks() == set(IDS)
     control.forget()
+
+
+@pytest.mark.parametrize("end", ["leave", "disown"])
+def test_nothing_of_before_is_sent_after(end):
+    """What was held back for the GPU, or for a hook that was left out, would be of other bytes by then."""
+
+    class Leaving(FakeLink):
+        connected = True
+
+        def leave(self, now):
+            self.connected = False
+
+        def disown(self, now):
+            return []
+
+    made = []
+
+    class Pending(Event):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            made.append(self)
+
+    links = [Leaving()]
+    role = WorkerRole(
+        lambda: links.pop() if links else None, rank=0, by_block=True, events=gpuevents.Marks(torch_with(Pending))
+    )
+    loads = JobCommand(1, "a", b"frame", block_bytes([5, 6]))
+    role.start_loads(StepCommands(loads=[loads]))
+    role.start_stores(StepCommands(stores=[JobCommand(2, "b", b"frame")]))
+    role.start_loads(StepCommands(stores=[JobCommand(3, "c", b"frame")]))
+    first = role._link
+    assert first.sent == [] and made
+    if end == "leave":
+        assert role.leave(1.0)
+    else:
+        role.disown()
+    links.append(Leaving())
+    for event in made:
+        event.done = True
+    found, report = role.poll(), role.take_report()
+    role.start_loads(StepCommands())
+    assert first.sent == [] and role._link.sent == []
+    assert found.received == {"a"} and role.take_bad_blocks() == {5, 6}
+    assert report.stores == {2: 1, 3: 1} and set(report.incomplete) == {2, 3}
 
 
 ENGINE = """
