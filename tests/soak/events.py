@@ -13,6 +13,7 @@ from harness.client import ApiError
 from harness.daemons import LOOKUPD, WORKER, wait_gone
 
 from . import remains
+from .counters import ANSWER_LIMIT_S
 from .gate import Gate
 from .plan import Reset, Strike
 from .tally import Tally
@@ -20,10 +21,12 @@ from .tally import Tally
 _NAMES = {"lookupd": LOOKUPD, "worker": WORKER}
 # A daemon that was killed is there again within this, as the engine's shim starts it.
 BACK_WITHIN_S = 60.0
+# So long a strike at a worker waits for a load that it can meet.
+LOAD_WITHIN_S = 10.0
 # So long a reset that preempts is repeated until it has preempted something.
-PREEMPTING_FOR_S = 6.0
-# A preemption is counted with the request's next output.
-COUNTED_WITHIN_S = 3.0
+PREEMPTING_FOR_S = 30.0
+# A preemption is counted with the request's next output, before which all that was preempted is computed again.
+COUNTED_WITHIN_S = 15.0
 # What vLLM says when blocks are held that no preemption frees: those of our loads and stores.
 REFUSED = "Failed to reset KV cache even when all the running requests are preempted"
 
@@ -60,6 +63,8 @@ class Events:
                 self._tally.fault(f"{step}: {type(error).__name__}: {error}")
 
     def _strike(self, strike: Strike) -> None:
+        if strike.daemon == "worker":
+            self._await_load()
         pid = self._cell.daemons.wait(_NAMES[strike.daemon], BACK_WITHIN_S)
         try:
             if strike.signal == "kill":
@@ -74,6 +79,20 @@ class Events:
         except ProcessLookupError:
             pass  # the shim has killed it, for it left a cancel unanswered
         self._tally.add(f"{strike.signal} {strike.daemon}")
+
+    def _await_load(self) -> None:
+        """Until a worker copies for a load, by what lookupd says is read: a strike by the clock alone meets one in three.
+
+        For some seconds only. Where clients wait, or lookupd is not there, no load comes, and the strike meets something else.
+        """
+        until = time.monotonic() + LOAD_WITHIN_S
+        while time.monotonic() < until and not self._over.is_set():
+            try:
+                if remains.daemon_metrics(self._cell, LOOKUPD, ANSWER_LIMIT_S).value("mooncake_sidecar_store_open_reads"):
+                    return
+            except (OSError, http.client.HTTPException):
+                pass
+            self._over.wait(0.02)
 
     def _reset(self, reset: Reset) -> None:
         done = {"own": self._reset_own, "store": self._reset_store, "preempting": self._reset_preempting}[reset.kind]()

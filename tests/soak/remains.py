@@ -49,7 +49,7 @@ def blocks_held(cell, limit_s: float = DRAIN_LIMIT_S) -> str | None:
         time.sleep(0.1)
 
 
-def in_daemons(cell, limit_s: float = 3.0 * LEASE_TTL_S) -> list[str]:
+def in_daemons(cell, limit_s: float = 60.0 + 3.0 * LEASE_TTL_S) -> list[str]:
     """Waits until daemons hold nothing on behalf of requests; returns what they still hold."""
     deadline = time.monotonic() + limit_s
     while True:
@@ -70,7 +70,7 @@ def in_daemons(cell, limit_s: float = 3.0 * LEASE_TTL_S) -> list[str]:
         time.sleep(0.3)
 
 
-def serves(cell, block: int, limit_s: float = 60.0) -> bool:
+def serves(cell, block: int, limit_s: float = 120.0) -> bool:
     """Waits until the cache works from end to end: a new prompt is stored, and comes back whole."""
     cut = Prompts(cell.model, seed=0)
     deadline = time.monotonic() + limit_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Callable
 
 from harness.cell import Cell
 from harness.compare import Noise
@@ -27,7 +28,7 @@ RESERVE_S = 15.0
 # Traffic lasts so long at least, however slow the machine was until then: else strikes would not all come.
 LEAST_TRAFFIC_S = 90.0
 # And so much longer at most, while something that must come has not.
-MORE_TRAFFIC_S = 60.0
+MORE_TRAFFIC_S = 120.0
 # In legs as long as this each daemon is spared for as long as it takes to judge it.
 DAEMONS_JUDGED_S = 1200.0
 DEADLINES = {"load_timeout_s": 2, "store_timeout_s": 4, "fence_kill_after_s": 1, "lookup_timeout_ms": 200}
@@ -42,8 +43,15 @@ ONEDNN_KERNELS = 64
 # A worker keeps its connections to lookupd for its next calls: as many as it has had calls under way at once, which grows for
 # a while after lookupd began anew, and 16 at most. In long legs several such lives go into one line, which stays level.
 KEPT_CONNECTIONS = 16
+# Go adds a thread when all that it has are in calls of the kernel, sooner where others use the cores too, and keeps it. A
+# thread left behind by each request is many more than these.
+KEPT_THREADS = 8
 # What is beside the store and the engine's KV memory in shared memory: tables, boards, vLLM's own.
 SHARED_REST_BYTES = 24 * MIB
+# Until a worker or an engine has let go of a store whose lookupd is gone, once nobody asks any more.
+LET_GO_S = 60.0
+# Else the engine binds a thread to every core: one that shares its core with others holds up all of them at every layer.
+ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 def limits(seconds: float) -> Limits:
@@ -52,10 +60,14 @@ def limits(seconds: float) -> Limits:
     A daemon has its memory and threads soon, and its connections; it keeps no more however often its peer begins anew.
     """
     filled, settled = min(180.0, seconds / 5), min(30.0, seconds / 5)
-    descriptors = 2.0 if seconds >= DAEMONS_JUDGED_S else 2.0 + KEPT_CONNECTIONS
+    descriptors, threads = (2.0, 2.0) if seconds >= DAEMONS_JUDGED_S else (2.0 + KEPT_CONNECTIONS, 2.0 + KEPT_THREADS)
     return Limits(
         engine={"memory": Allowance(24.0 * MIB, filled), "descriptors": Allowance(12.0, filled), "threads": Allowance(6.0, filled)},
-        daemon={"memory": Allowance(24.0 * MIB, settled), "descriptors": Allowance(descriptors, settled), "threads": Allowance(2.0, settled)},
+        daemon={
+            "memory": Allowance(24.0 * MIB, settled),
+            "descriptors": Allowance(descriptors, settled),
+            "threads": Allowance(threads, settled),
+        },
         daemon_bytes=64 * MIB,
     )
 
@@ -69,6 +81,7 @@ def run(leg: Leg, begin: float, faults: str = "") -> dict:
     setup, tally, watch = SETUPS[leg.kind], Tally(), Vitals(limits(leg.seconds))
     with _cell(leg, faults) as cell:
         cell.start()
+        cell.client.timeout_s = REQUEST_LIMIT_S
         started = time.monotonic()
         wanted = pool.prompts(setup, leg.seed)
         right, noise = pool.references(cell.client, wanted, cell.settle)
@@ -81,7 +94,6 @@ def run(leg: Leg, begin: float, faults: str = "") -> dict:
         if noise.largest > setup.most_noise:
             raise RuntimeError(f"the engine's batches move its outputs too much: {noise}")
         noise = Noise(max(noise.largest, 1e-5), noise.positions)
-        cell.client.timeout_s = REQUEST_LIMIT_S
         gate = Gate()
         traffic = Traffic(cell, right, noise, leg.seed, CLIENTS, tally, gate)
         events = Events(cell, leg.strikes, leg.resets, tally, gate)
@@ -99,11 +111,16 @@ def run(leg: Leg, begin: float, faults: str = "") -> dict:
         summary = {"leg": leg.seed, "kind": leg.kind, "disk": leg.disk, "slow": leg.slow, "plain": leg.plain, "noise": noise.largest, "traffic_s": round(stopped - referenced, 1)}
     for text in remains.left_in_shared_memory(watch.seen_files):
         tally.fault(text)
-    judged = [*vitals.ENGINES, *(DAEMONS if leg.seconds >= DAEMONS_JUDGED_S and not leg.plain else ())]
-    missing = tally.missing(leg) + [f"a trend of {name}" for name in watch.unjudged(judged)]
+    missing = _missing(leg, tally, watch)
     summary |= tally.summary() | {"missing": missing, "vitals": watch.summary(), "seconds": round(time.monotonic() - begin, 1)}
     summary["verdict"] = "wrong" if tally.faults else "void" if summary["missing"] else "right"
     return summary
+
+
+def _missing(leg: Leg, tally: Tally, watch: Vitals) -> list[str]:
+    """What must come in such a leg, and has not."""
+    judged = [*vitals.ENGINES, *(DAEMONS if leg.seconds >= DAEMONS_JUDGED_S and not leg.plain else ())]
+    return tally.missing(leg) + [f"a trend of {name}" for name in watch.unjudged(judged)]
 
 
 def _cell(leg: Leg, faults: str) -> Cell:
@@ -113,7 +130,8 @@ def _cell(leg: Leg, faults: str) -> Cell:
         setup.model(),
         f"soak-{leg.kind}",
         store_bytes=str(setup.store_bytes),
-        environment={"MOONCAKE_SIDECAR_LEASE_TTL": f"{remains.LEASE_TTL_S}s", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(ONEDNN_KERNELS)},
+        environment=ONE_THREAD
+        | {"MOONCAKE_SIDECAR_LEASE_TTL": f"{remains.LEASE_TTL_S}s", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": str(ONEDNN_KERNELS)},
         binaries="build/faults" if faults else "bin",
         extra=DEADLINES,
         blocks=setup.blocks,
@@ -132,7 +150,7 @@ def _cell(leg: Leg, faults: str) -> Cell:
 def _watch(cell, leg: Leg, tally: Tally, watch: Vitals, before, begin: float, until: float) -> None:
     """Samples and tells until the time is over and all has come, or the engine is over."""
     told, counters = begin, Counters()
-    while (now := time.monotonic()) < until or now < until + MORE_TRAFFIC_S and tally.missing(leg):
+    while (now := time.monotonic()) < until or now < until + MORE_TRAFFIC_S and _missing(leg, tally, watch):
         if cell.engine.process.poll() is not None:
             tally.fault(f"the engine ended with {cell.engine.process.returncode}:\n{cell.engine.log_tail()}")
             return
@@ -159,12 +177,24 @@ def _end(cell, leg: Leg, tally: Tally, watch: Vitals, before, at_s: float) -> No
         if not remains.serves(cell, SETUPS[leg.kind].block):
             tally.fault("the cache does not serve again: what was stored is not loaded\n" + cell.daemons.logs())
     tally.engine(before, cell.client.metrics())
-    watch.take(at_s, vitals.processes(cell))
+    shared = _shared(leg, watch, at_s, lambda: vitals.processes(cell))
     print(f"  end: {tally.line()}", flush=True)
-    for text in [*watch.faults(), *remains.in_logs(cell)]:
+    for text in [*watch.faults(), *remains.in_logs(cell), *shared]:
         tally.fault(text)
-    if watch.stores() > 1:
-        tally.fault(f"{watch.stores()} stores' memory is held, and one is in use")
+
+
+def _shared(leg: Leg, watch: Vitals, at_s: float, processes: Callable[[], list[tuple[str, int]]], limit_s: float = LET_GO_S) -> list[str]:
+    """The last samples, until no shared memory is held that is not in use; returns what still is."""
     most = SETUPS[leg.kind].store_bytes + KV_BYTES + SHARED_REST_BYTES
-    if watch.shared_bytes() > most:
-        tally.fault(f"{watch.shared_bytes() / MIB:.0f} MiB of shared memory are in use, not {most / MIB:.0f}")
+    begin = time.monotonic()
+    while True:
+        gone = time.monotonic() - begin
+        watch.take(at_s + gone, processes())
+        held = []
+        if watch.stores() > 1:
+            held.append(f"{watch.stores()} stores' memory is held, and one is in use")
+        if watch.shared_bytes() > most:
+            held.append(f"{watch.shared_bytes() / MIB:.0f} MiB of shared memory are in use, not {most / MIB:.0f}")
+        if not held or gone > limit_s:
+            return held
+        time.sleep(SAMPLE_EVERY_S)

@@ -36,7 +36,8 @@ class Double:
         return {1: "/bin/mooncake-worker --device host-0"} | ({pid: "/bin/mooncake-lookupd --runtime-dir x"} if pid else {})
 
 
-def test_a_running_daemon_is_asked(tmp_path):
+def test_a_running_daemon_is_asked(tmp_path, monkeypatch):
+    monkeypatch.setattr("soak.counters.ANSWER_LIMIT_S", 60.0)  # this one is not stopped
     counters = Counters()
     pages = Pages(tmp_path, {LOOKUPD: PAGE % (1, 2, 3)})
     try:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from soak import run
+from soak import plan, run
 from soak.growth import Sample, trend
 from soak.vitals import MIB, Allowance, Limits, Vitals
 
@@ -123,6 +123,17 @@ def test_who_was_not_seen_long_enough():
     assert watch.unjudged(["engine", "worker", "lookupd"]) == ["worker", "lookupd"]
 
 
+# A daemon's threads every two seconds, as the runtime may bring them beside other work on the same cores.
+BUSY = [9] * 4 + [10] * 5 + [11] * 3 + [12] * 6 + [13] * 7
+
+
+def test_threads_that_a_busy_machine_brings_are_no_leak():
+    line = trend([Sample(2.0 * n, float(count)) for n, count in enumerate(BUSY)])
+    allowed = run.limits(180).daemon["threads"].grown
+    assert line.grown > run.limits(1200).daemon["threads"].grown and not line.exceeds(allowed)
+    assert trend([Sample(2.0 * n, 9.0 + n) for n in range(len(BUSY))]).exceeds(allowed)
+
+
 def test_stores_are_counted_once_each():
     watch, mine = Vitals(limits({"memory": 1e12, "descriptors": 1e6, "threads": 1e6})), [("engine", os.getpid()), ("worker", os.getpid())]
     watch.take(0.0, mine)
@@ -132,6 +143,29 @@ def test_stores_are_counted_once_each():
         kept.append(os.dup(kept[0]))
         watch.take(1.0, mine)
         assert watch.stores() == 2
+    finally:
+        for fd in kept:
+            os.close(fd)
+
+
+def test_a_store_that_is_let_go_late_is_no_fault(monkeypatch):
+    """What held it hears of its daemon's death in its own time."""
+    monkeypatch.setattr(run, "SAMPLE_EVERY_S", 0.0)
+    watch, leg = Vitals(run.limits(180)), plan.leg(1, "sliding", False, True, 180)
+    kept = [os.memfd_create("mooncake-store") for _ in range(2)]
+
+    def processes():
+        if len(seen) == 3:
+            os.close(kept.pop())
+        seen.append(len(kept))
+        return [("worker", os.getpid())]
+
+    try:
+        seen = []
+        assert run._shared(leg, watch, 90.0, processes) == [] and seen == [2, 2, 2, 1]
+        kept.append(os.memfd_create("mooncake-store"))
+        seen = [0] * 4
+        assert len(run._shared(leg, watch, 90.0, processes, limit_s=0.0)) == 1
     finally:
         for fd in kept:
             os.close(fd)

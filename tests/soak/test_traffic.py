@@ -31,7 +31,7 @@ class Client:
         self.answer = answer
 
     def complete(self, prompt, tokens, kv_transfer_params=None):
-        self.traffic._over.set()
+        self.traffic._over.set()  # `run` waits for it
         answer = self.answer(RIGHT.first(tokens))
         if isinstance(answer, Exception):
             raise answer
@@ -52,6 +52,7 @@ def run(answer, monkeypatch):
     tally, client = Tally(), Client(answer)
     client.traffic = Traffic(types.SimpleNamespace(client=client), [RIGHT], Noise(1e-5, 100), 1, 1, tally, Gate())
     client.traffic.start()
+    assert client.traffic._over.wait(60), "nothing was asked"
     client.traffic.stop()
     return tally
 
@@ -90,5 +91,5 @@ def test_a_closed_gate_holds_clients():
         waiting = threading.Thread(target=lambda: (gate.wait(), passed.set()))
         waiting.start()
         assert not passed.is_set()
-    waiting.join(10)
+    waiting.join(60)
     assert passed.is_set()
