@@ -9,11 +9,13 @@ the bytes with the digest below are used. Nothing of it is committed.
 
 import argparse
 import hashlib
+import http.client
 import os
 import re
 import subprocess
 import sys
 import tarfile
+import time
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -22,6 +24,7 @@ VERSION = "0.32.0"
 SHA256 = "d2c957d5eee3d0985012151315ddc62cbe0cd368fc96a5fc3510438d9dddf2ad"
 TARGET = Path(__file__).resolve().parents[2] / "build" / "upstream"
 TIMEOUT_S = 120
+PAUSES_S = (1, 4, 15)
 
 
 # Asked of the interpreter that made the virtual environment, which has a pip where the environment has none.
@@ -32,6 +35,22 @@ settings = Configuration(isolated=False)
 settings.load()
 print(dict(settings.items()).get("global.index-url", PyPI.simple_url))
 """
+
+
+def get(url: str) -> bytes:
+    """What is there. A network that fails for a moment is asked again, as pip does."""
+    for pause in PAUSES_S:
+        try:
+            return _get(url)
+        except (OSError, http.client.HTTPException) as error:
+            sys.stderr.write(f"fetch: {url}: {error}; again in {pause} s\n")
+            time.sleep(pause)
+    return _get(url)
+
+
+def _get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:
+        return response.read()
 
 
 def package_index() -> str:
@@ -48,8 +67,7 @@ def package_index() -> str:
 def archive_url(index: str) -> str:
     """The archive's address on the index's page of the project."""
     page_url = index.rstrip("/") + "/vllm/"
-    with urllib.request.urlopen(page_url, timeout=TIMEOUT_S) as page:
-        links = re.findall(r'href="([^"]+)"', page.read().decode())
+    links = re.findall(r'href="([^"]+)"', get(page_url).decode())
     name = f"vllm-{VERSION}.tar.gz"
     for link in links:
         if urllib.parse.urlparse(link).path.endswith("/" + name):
@@ -59,8 +77,7 @@ def archive_url(index: str) -> str:
 
 def download(to: Path) -> None:
     """Fetch the archive, and keep it only if it is the one we know."""
-    with urllib.request.urlopen(archive_url(package_index()), timeout=TIMEOUT_S) as response:
-        data = response.read()
+    data = get(archive_url(package_index()))
     found = hashlib.sha256(data).hexdigest()
     if found != SHA256:
         raise SystemExit(f"fetch: the archive's digest is {found}, wanted {SHA256}: not used")
