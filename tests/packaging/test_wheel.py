@@ -107,7 +107,7 @@ def test_the_shim_finds_and_starts_its_own_daemons(bare, runtime_dir):
         "wanted = [daemons.lookupd(d, s), daemons.worker(d, 'host-0', s)]\n"
         "daemons.ensure(wanted, d, s, 60, threading.Event())\n"
         "for daemon in wanted:\n"
-        "    w = daemons.probe(daemon.socket)\n"
+        "    w = daemons.probe(daemon.socket, 60)\n"
         "    print(w.pid, w.daemon, w.version, daemons.find_binary(daemon.program, s))\n"
     )
     # The packages that the shim depends on come from the environment of the tests, as files: no installation of the shim
