@@ -72,7 +72,8 @@ def model() -> pathlib.Path:
 @pytest.fixture(scope="session")
 def plain(model, tmp_path_factory):
     """vLLM without any connector: what is right."""
-    with Engine(model, tmp_path_factory.mktemp("plain"), name="plain") as engine:
+    # Room for all that `noise` asks at once; memory is what two processes' engines have least of.
+    with Engine(model, tmp_path_factory.mktemp("plain"), name="plain", blocks=640) as engine:
         yield engine.wait_ready()
 
 
@@ -87,7 +88,7 @@ def reference(plain):
     def outputs(prompts, max_tokens: int = 16, at_once: int = 1) -> list[Completion]:
         new = [p for p in prompts if (max_tokens, *p) not in known]
         for i in range(0, len(new), at_once):
-            plain.client.reset_prefix_cache()
+            plain.forget()
             group = new[i : i + at_once]
             for prompt, output in zip(group, plain.client.complete_many(group, max_tokens, at_once)):
                 known[(max_tokens, *prompt)] = output
@@ -104,11 +105,12 @@ def noise(plain, reference, model, request) -> Noise:
     prompts = [cut.fresh(n) for n in (700, 1500, 2600, 3900, 5000, 900, 1300, 2100)]
     prompts += [head + cut.text(n) for n in (100, 400, 900, 1400, 2000, 2600, 3000, 3300)]
     alone = reference(prompts, 24)
-    plain.client.reset_prefix_cache()
+    plain.forget()
     together = plain.client.complete_many(prompts, 24)
     cached = plain.client.complete_many(prompts, 24)
     seen = [measure(alone, together), measure(alone, cached)]
-    found = Noise(max(n.largest for n in seen), sum(n.positions for n in seen))
+    # Batches are made as requests happen to come. Where they were small the sample shows less than this, which wrong bytes exceed by far.
+    found = Noise(max(2e-5, *(n.largest for n in seen)), sum(n.positions for n in seen))
     capture = request.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         print(f"\nvLLM's own batch noise: {found}; tokens must agree where the best leads by more than {found.margin:.2e}")

@@ -98,17 +98,22 @@ def test_a_producer_saves_and_a_consumer_loads(cells, cut, reference, noise):
     assert len(stored_hashes(cell)) == whole(prompt) // BLOCK, "a consumer saved"
 
 
+def drafts(cell):
+    """Tokens drafted and accepted by now."""
+    metrics = cell.client.metrics()
+    return [metrics.value(f"vllm:spec_decode_num_{what}_tokens_total") for what in ("draft", "accepted")]
+
+
 def test_with_drafts_and_what_is_decoded_saved(cells, cut, reference, noise):
     """Drafts that are rejected leave KV behind the last accepted token; it must not be taken for a block's."""
     drafting = '{"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 3, "prompt_lookup_min": 1}'
     cell = cells("drafts", extra={"save_decode_cache": True}, arguments=["--speculative-config", drafting]).start()
     prompt = cut.fresh(900)
     (right,) = reference([prompt], 400)
+    before = drafts(cell)
     out = cell.client.complete(prompt, 400)
     assert_right([right], [out], noise)
-    metrics = cell.client.metrics()
-    drafted = metrics.value("vllm:spec_decode_num_draft_tokens_total")
-    accepted = metrics.value("vllm:spec_decode_num_accepted_tokens_total")
+    drafted, accepted = (after - earlier for after, earlier in zip(drafts(cell), before))
     assert 0 < accepted < drafted, "drafts must have been accepted and rejected"
     # The last token's KV was never computed.
     longer = prompt + [int(token.removeprefix("token_id:")) for token in out.tokens]
@@ -130,7 +135,7 @@ def test_with_an_eagle_drafter(cells, cut, reference, noise):
     model = drafter.generate(REPOSITORY / "build" / "checkpoint-drafter")
     drafting = json.dumps({"method": "eagle", "model": str(model), "num_speculative_tokens": 2})
     cell = cells("eagle", arguments=["--speculative-config", drafting]).start()
-    hits = set()
+    hits, (before, _) = set(), drafts(cell)
     for length in (300, 512, 513, 900, 1281, 2500):
         prompt = cut.fresh(length)
         (right,) = reference([prompt])
@@ -145,4 +150,4 @@ def test_with_an_eagle_drafter(cells, cut, reference, noise):
         hits.add(tokens)
         cell.forget()
     assert len(hits) > 4
-    assert cell.client.metrics().value("vllm:spec_decode_num_draft_tokens_total") > 0
+    assert drafts(cell)[0] > before

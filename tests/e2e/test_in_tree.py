@@ -17,13 +17,12 @@ LONGEST = 1100
 needs_master = pytest.mark.skipif(mooncake.available() is not None, reason=str(mooncake.available()))
 
 
-def hit_lengths(client, wait_idle, prompts):
+def hit_lengths(engine, prompts):
     """Cached tokens of each prompt when only the connector remembers the earlier ones."""
     hits = []
     for prompt in prompts:
-        hits.append(client.complete(prompt, 1).cached_tokens)
-        wait_idle()
-        client.reset_prefix_cache()
+        hits.append(engine.client.complete(prompt, 1).cached_tokens)
+        engine.forget()
     return hits
 
 
@@ -31,11 +30,11 @@ def hit_lengths(client, wait_idle, prompts):
 def test_hit_lengths_equal(model, shared, cut, directory):
     prompts = cut.families(PROMPTS, LONGEST)
     shared.forget()
-    ours = hit_lengths(shared.client, shared.settle, prompts)
+    ours = hit_lengths(shared.engine, prompts)
     with mooncake.Master(directory) as master:
         with Engine(model, directory, connector=in_tree(), environment=master.environment, name="in-tree") as engine:
             engine.wait_ready()
-            theirs = hit_lengths(engine.client, engine.wait_idle, prompts)
+            theirs = hit_lengths(engine, prompts)
     differing = [(i, len(p), a, b) for i, (p, a, b) in enumerate(zip(prompts, ours, theirs)) if a != b]
     assert not differing, f"(prompt, length, our hit, in-tree hit): {differing[:10]}"
     assert sum(h > 0 for h in theirs) > PROMPTS // 4, "too few hits to compare"
@@ -78,8 +77,7 @@ def test_in_tree_reset(shared, cut):
     """`reset` through the engine's own API empties the store, of this engine's namespace."""
     prompt = cut.fresh(1000)
     shared.client.complete(prompt, 1)
-    shared.settle()
-    shared.client.reset_prefix_cache(external=True)
+    shared.forget(everywhere=True)
     assert shared.loaded(prompt)[1] == 0
     shared.forget()
     assert shared.loaded(prompt)[1] == whole(prompt)

@@ -19,7 +19,7 @@ FAULTS = "build/faults"
 # One batch of copies is at most 16 blocks here, so that a load of 3,000 tokens takes about half a second.
 SLOW = {"MOONCAKE_SIDECAR_FAULTS": "copy_delay=250ms"}
 SMALL = {"blocks": 120, "arguments": ["--max-model-len", "8192"]}
-DEADLINES = {"load_timeout_s": 1, "store_timeout_s": 2, "fence_kill_after_s": 1}
+DEADLINES = {"lookup_timeout_ms": 1000, "load_timeout_s": 1, "store_timeout_s": 2, "fence_kill_after_s": 1}
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,7 @@ def test_autostarted(autostarted, cut, reference, noise, daemon, fault):
 def test_a_killed_lookupd_keeps_the_cache(autostarted, cut, reference, noise):
     prompt = cut.fresh(2000)
     right = reference([prompt])
-    autostarted.client.complete(prompt, 1)
-    autostarted.forget()
+    autostarted.wait_stored(lambda: prompt)
     killed = autostarted.daemons.kill(LOOKUPD)
     autostarted.daemons.wait(LOOKUPD, other_than=killed)
     autostarted.wait_serving(cut)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.cell import Cell, whole
+from harness.cell import Cell, wait_in_use, whole
 from harness.compare import Noise, assert_right
 from harness.daemons import LOOKUPD
 from harness.engine import Engine, ours
@@ -23,14 +23,14 @@ def engines(model):
             model, cell.directory, connector=connector, environment=ENVIRONMENT, arguments=TP, name="two-ranks"
         ) as two:
             cell.start()
-            yield cell, two.wait_ready()
+            wait_in_use(two.wait_ready())
+            yield cell, two
 
 
 def stored(engine, prompts):
     """Outputs of prompts that nobody knows yet; only the store remembers them then."""
     outputs = [engine.client.complete(prompt) for prompt in prompts]
-    engine.wait_idle()
-    engine.client.reset_prefix_cache()
+    engine.forget()
     return outputs
 
 
@@ -40,8 +40,7 @@ def assert_loaded(engine, prompts, want):
         got = engine.client.complete(prompt)
         assert engine.client.metrics().external_hit_tokens - before == whole(prompt), f"{len(prompt)} tokens"
         assert_right([output], [got], SUMMED_OTHERWISE)
-    engine.wait_idle()
-    engine.client.reset_prefix_cache()
+    engine.forget()
 
 
 def test_each_loads_what_the_other_has_stored(engines, model):

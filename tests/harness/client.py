@@ -12,6 +12,9 @@ from typing import Any, Iterable, Sequence
 
 Prompt = str | Sequence[int]
 
+# For how long is waited for what comes for certain. Only a hang takes longer: a machine that others use stands still for minutes at times.
+PATIENCE_S = 600.0
+
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
@@ -47,7 +50,7 @@ class ApiError(RuntimeError):
 class Client:
     """Talks to one engine. Safe for use by many threads: every call has its own connection."""
 
-    def __init__(self, port: int, model: str, timeout_s: float = 180.0):
+    def __init__(self, port: int, model: str, timeout_s: float = PATIENCE_S):
         self.port = port
         self.model = model
         self.timeout_s = timeout_s
@@ -128,9 +131,10 @@ class Client:
         finally:
             connection.close()
 
-    def reset_prefix_cache(self, external: bool = False) -> None:
-        """Empties the engine's own cache, and with external the connector's too."""
-        self.call("POST", "/reset_prefix_cache" + ("?reset_external=true" if external else ""))
+    def reset_prefix_cache(self, external: bool = False) -> bool:
+        """Empties the engine's own cache, and with external the connector's too. False: some block is held, or the store was late."""
+        answer = self.call("POST", "/reset_prefix_cache" + ("?reset_external=true" if external else ""))
+        return json.loads(answer)["success"]
 
     def metrics(self) -> "Metrics":
         return Metrics(self.call("GET", "/metrics"))

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Callable, Iterator
 
-from .client import Metrics
+from .client import PATIENCE_S, Metrics
 from .engine import Port
 
 PROGRAMS = pathlib.Path(sys.executable).parent
@@ -47,7 +47,7 @@ class Program:
         if self.running():
             self.process.kill()
         if self.process is not None:
-            self.process.wait(30)
+            self.process.wait(PATIENCE_S)
 
     @contextlib.contextmanager
     def stopped(self) -> Iterator[None]:
@@ -170,7 +170,7 @@ class Cluster:
                 seen, since = now, time.monotonic()
         return seen
 
-    def wait(self, what: str, true: Callable[[], bool], limit_s: float = 60.0) -> None:
+    def wait(self, what: str, true: Callable[[], bool], limit_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + limit_s
         while True:
             with contextlib.suppress(OSError, http.client.HTTPException):

@@ -12,6 +12,8 @@ import struct
 import tempfile
 import time
 
+from .client import PATIENCE_S
+
 LOOKUPD = "mooncake-lookupd"
 WORKER = "mooncake-worker"
 WORKER_1 = "mooncake-worker of rank 1"
@@ -36,7 +38,7 @@ class Daemons:
             pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         return pid if alive(pid) else None
 
-    def wait(self, name: str, limit_s: float = 30, other_than: int | None = None) -> int:
+    def wait(self, name: str, limit_s: float = PATIENCE_S, other_than: int | None = None) -> int:
         """Waits until a daemon listens, and with other_than until it is another process."""
         deadline = time.monotonic() + limit_s
         while True:
@@ -136,7 +138,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def wait_gone(pid: int, limit_s: float = 20) -> None:
+def wait_gone(pid: int, limit_s: float = 120) -> None:
     deadline = time.monotonic() + limit_s
     while alive(pid):
         if time.monotonic() > deadline:

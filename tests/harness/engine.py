@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Callable, ClassVar, Iterator, Mapping, Sequence
 
-from .client import Client
+from .client import PATIENCE_S, Client
 from .nursery import Nursery
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -108,7 +108,7 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def wait_ready(self, limit_s: float = 300, tick: Callable[[float], None] | None = None) -> "Engine":
+    def wait_ready(self, limit_s: float = PATIENCE_S, tick: Callable[[float], None] | None = None) -> "Engine":
         """Waits until the API answers. tick is called some times a second with the seconds gone."""
         while not self.client.healthy():
             gone = time.monotonic() - self.started_at
@@ -131,11 +131,9 @@ class Engine:
     def kill(self) -> None:
         """SIGKILL to every process of the engine, as a crash of the machine's service manager would; waits for the end."""
         left = _shared_memory(self.process.pid)
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        self.process.wait(30)
+        self.process.wait(PATIENCE_S)
         _wait_group_gone(self.process.pid)
         self._reserved.close()
         for path in left:
@@ -145,13 +143,11 @@ class Engine:
         """SIGTERM to the front end, which stops the rest in order."""
         if self.process.poll() is None:
             self.process.terminate()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(limit_s)
-            except subprocess.TimeoutExpired:
-                pass
         self.kill()
 
-    def wait_idle(self, limit_s: float = 60) -> None:
+    def wait_idle(self, limit_s: float = PATIENCE_S) -> None:
         """Waits until no request runs or waits and no block is held; fails with the numbers when that does not come."""
         deadline = time.monotonic() + limit_s
         while True:
@@ -164,6 +160,16 @@ class Engine:
                     f"{metrics.kv_usage:.4%} of the blocks held"
                 )
             time.sleep(0.03)
+
+    def forget(self, everywhere: bool = False) -> None:
+        """Empties the engine's own cache once nothing runs, and with everywhere the connector's too."""
+        deadline = time.monotonic() + PATIENCE_S
+        self.wait_idle()
+        while not self.client.reset_prefix_cache(external=everywhere):
+            if time.monotonic() > deadline:
+                raise AssertionError("the prefix cache can't be reset\n" + self.log_tail())
+            time.sleep(0.1)
+            self.wait_idle()
 
 
 @contextlib.contextmanager
@@ -233,15 +239,13 @@ def _shared_memory(group: int) -> set[pathlib.Path]:
     return found
 
 
-def _wait_group_gone(group: int, limit_s: float = 30) -> None:
+def _wait_group_gone(group: int, limit_s: float = 120) -> None:
     """The front end is gone once waited for; its children are not ours to wait for, so look."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         try:
             os.killpg(group, 0)
-        except ProcessLookupError:
-            return
-        except PermissionError:
+        except (ProcessLookupError, PermissionError):
             return
         time.sleep(0.02)
     raise RuntimeError(f"process group {group} is still there {limit_s} s after SIGKILL")

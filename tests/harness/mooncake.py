@@ -11,13 +11,14 @@ import subprocess
 import sys
 import time
 
+from .client import PATIENCE_S
 from .engine import Port
 
 
 class Master:
     """Starts on construction, serves on free loopback ports, ends with the context."""
 
-    def __init__(self, directory: pathlib.Path, segment_bytes: int = 2 << 30):
+    def __init__(self, directory: pathlib.Path, segment_bytes: int = 1 << 30):
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / "mooncake_master.log"
         self._reserved = [Port() for _ in range(3)]
@@ -31,6 +32,8 @@ class Master:
                     "--enable_http_metadata_server=true",
                     f"--http_metadata_server_port={http_port}",
                     f"--metrics_port={metrics_port}",
+                    # Else what an engine has stored is forgotten when it says nothing for ten seconds.
+                    f"--client_ttl={PATIENCE_S:.0f}",
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -65,11 +68,11 @@ class Master:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        self.process.wait(10)
+        self.process.wait(PATIENCE_S)
         for port in self._reserved:
             port.close()
 
-    def _wait(self, ports: tuple[int, ...], limit_s: float = 30) -> None:
+    def _wait(self, ports: tuple[int, ...], limit_s: float = PATIENCE_S) -> None:
         deadline = time.monotonic() + limit_s
         for port in ports:
             while True:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from .cell import Cell
-from .client import Completion
+from .client import PATIENCE_S, Completion
 from .compare import Noise, assert_right
 
 
@@ -41,7 +41,7 @@ class Storm:
             futures.append(future)
         return futures
 
-    def check(self, limit_s: float = 120) -> int:
+    def check(self, limit_s: float = PATIENCE_S) -> int:
         """Waits for all, and fails unless each gave what it must; returns how many there were."""
         done = [(want, future.result(limit_s)) for want, future in self._flying]
         self._flying.clear()
@@ -49,7 +49,12 @@ class Storm:
         return len(done)
 
 
-def wait_load_in_flight(cell: Cell, again: Callable[[], None] | None = None) -> None:
+# For so long nothing is under way when what was to be seen is over. A request that is on its way to the engine takes less; if not,
+# it is sent twice, which harms nothing.
+_OVER_S = 1.0
+
+
+def wait_load_in_flight(cell: Cell, again: Callable[[], object]) -> None:
     """Until a request waits for its KV from the store: it holds blocks and does not run.
 
     Args:
@@ -61,32 +66,34 @@ def wait_load_in_flight(cell: Cell, again: Callable[[], None] | None = None) -> 
         cell.forget()
         again()
 
-    _see(cell, lambda m: m.running == 0 and m.waiting > 0 and m.kv_usage > 0, "a load in flight", again and once_more)
+    _see(cell, lambda m: m.running == 0 and m.waiting > 0 and m.kv_usage > 0, "a load in flight", once_more)
 
 
 def store_in_flight(cell: Cell, prompt) -> None:
     """Has the prompt computed, and returns while no request is left and blocks are still held: a store job reads them."""
 
     def once_more():
-        cell.client.reset_prefix_cache(external=True)
+        cell.forget(everywhere=True)
         cell.client.complete(prompt, 1)
 
     cell.client.complete(prompt, 1)
     _see(cell, lambda m: m.running == m.waiting == 0 and m.kv_usage > 0, "a store in flight", once_more)
 
 
-def _see(cell: Cell, holds, what: str, once_more: Callable[[], None] | None, limit_s: float = 60) -> None:
+def _see(cell: Cell, holds, what: str, once_more: Callable[[], None], limit_s: float = PATIENCE_S) -> None:
     """Looks until the engine's metrics show it, and lets it happen once more where it was over before it was seen."""
-    deadline, idle = time.monotonic() + limit_s, 0
+    begin = idle_since = time.monotonic()
     while not holds(metrics := cell.client.metrics()):
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now - begin > limit_s:
             raise AssertionError(
                 f"never saw {what}: {metrics.running} running, {metrics.waiting} waiting, {metrics.kv_usage:.2%} of the blocks held"
             )
-        idle = idle + 1 if metrics.running == metrics.waiting == 0 and metrics.kv_usage == 0 else 0
-        if once_more is not None and idle > 200:
+        if metrics.running or metrics.waiting or metrics.kv_usage:
+            idle_since = now
+        elif now - idle_since > _OVER_S:
             once_more()
-            idle = 0
+            idle_since = time.monotonic()
         time.sleep(0.005)
 
 
