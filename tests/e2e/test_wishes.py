@@ -10,7 +10,7 @@ from harness.cell import SHARD_BYTES, whole
 def ask(cell, prompt, wishes, max_tokens=4):
     """A completion with kv_transfer_params; returns the tokens that the store brought by the engine's count."""
     before = cell.client.metrics().external_hit_tokens
-    body = {"model": cell.client.model, "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0}
+    body = {"model": cell.client.model, "prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
     answer = json.loads(cell.client.call("POST", "/v1/completions", body | {"kv_transfer_params": wishes}))
     assert answer["usage"]["completion_tokens"] == max_tokens
     return cell.client.metrics().external_hit_tokens - before
