@@ -4,6 +4,7 @@ Over the double of the CUDA driver, and a stand-in for torch.
 """
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from mooncake_sidecar.worker import WorkerRole
 ROOT = Path(__file__).parents[2]
 DOUBLE = ROOT / "internal/cuda/cudatest/testdata/double.c"
 MIB = 1 << 20
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Location(ctypes.Structure):
@@ -112,6 +113,7 @@ def gpu(library):
 
 
 def open_descriptors():
+    gc.collect()  # what other tests have left open is not closed in the midst of one
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -531,7 +533,7 @@ def test_the_checks_for_a_real_gpu_run_over_the_double():
         if not (ROOT / "bin" / program).exists():
             pytest.skip(f"bin/{program} is not built")
     run = subprocess.run(
-        [sys.executable, ROOT / "bench/gpu/check.py", "--double"], capture_output=True, text=True, timeout=300
+        [sys.executable, ROOT / "bench/gpu/check.py", "--double"], capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("ok   bytes") == 10 and "ok   sleep and wake" in run.stdout

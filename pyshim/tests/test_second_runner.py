@@ -23,7 +23,7 @@ runner = pytest.importorskip("vllm.v1.worker.gpu.kv_connector")
 
 from mooncake_sidecar.connector import MooncakeSidecarConnector  # noqa: E402
 
-BLOCKS, LAYERS, PATIENCE_S = 60, 2, 30
+BLOCKS, LAYERS, PATIENCE_S = 60, 2, 60
 # Every hook that the bracket may call, in the order of a step with an asynchronous load.
 STEP = [
     "handle_preemptions",

@@ -12,7 +12,7 @@ import pytest
 from mooncake_sidecar import config, daemons, paths, programs, session
 from mooncake_sidecar import messages as msg
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
 from unittest.mock import patch
 
@@ -10,7 +11,7 @@ from mooncake_sidecar import paths
 
 from .engine import Engine
 from .layouts import Layout, configure
-from .ranks import Rank
+from .ranks import PATIENCE_S, Rank
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(REPOSITORY / "tests"))
@@ -70,7 +71,10 @@ class Node:
         ]
         engine = Engine(layout, configured, ranks)
         self._engines.append((engine, ranks))
-        assert engine.connector._lookup.up, "no lookupd"
+        deadline = time.monotonic() + PATIENCE_S
+        while not engine.connector._lookup.up:  # an engine of vLLM's begins without, when it takes long
+            assert time.monotonic() < deadline, "no lookupd"
+            time.sleep(0.01)
         return engine, ranks
 
     def stop(self, engine):

@@ -15,7 +15,7 @@ from mooncake_sidecar.metadata import SidecarMetadata, SidecarWorkerMetadata
 
 from .cache import Cache
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 
 class Rank:
