@@ -101,7 +101,7 @@ func TestPrecedence(t *testing.T) {
 	}
 	want := LookupdConfig{
 		Common:     Common{RuntimeDir: "/env", LogLevel: "info", LogFormat: "auto", Linger: time.Minute, Autostarted: true},
-		StoreBytes: 3 << 30, NUMA: "auto", EvictionPolicy: "hazard", LeaseTTL: 10 * time.Second,
+		StoreBytes: 3 << 30, NUMA: "auto", HugePages: "auto", EvictionPolicy: "hazard", LeaseTTL: 10 * time.Second,
 		KVEvents: KVEvents{Topic: DefaultEventsTopic, BufferSteps: 10_000, HWM: 10_000},
 		Mooncake: Mooncake{Store: "embedded", StorePython: "python3", Write: "through", Reset: "node", Replicas: 1, Lease: 10 * time.Second},
 	}

@@ -156,6 +156,7 @@ func (c *LookupdConfig) Fields() []Field {
 	fields := append(c.Common.fields(),
 		named(SectionLookupd, "store_bytes", "a quarter of the memory", "`size` of the shared-memory store, like 16GiB").size(&c.StoreBytes),
 		named(SectionLookupd, "numa", NUMAAuto, "auto divides a new store's memory between the machine's NUMA nodes, off leaves it where the kernel puts it").text(&c.NUMA),
+		named(SectionLookupd, "huge_pages", HugePagesAuto, "auto asks for huge pages for the store's memory, off leaves it on small ones").text(&c.HugePages),
 		named(SectionLookupd, "eviction_policy", evict.Default, "`policy` by which chunks go when memory is needed: "+strings.Join(evict.Names(), ", ")).text(&c.EvictionPolicy),
 		named(SectionLookupd, "lease_ttl", "30s", "`time` a lookup keeps its hit from eviction").duration(&c.LeaseTTL),
 		named(SectionLookupd, "disk_dir", "none", "`directory` on a local disk for chunks that memory has no room for; it is made if its parent is there").text(&c.DiskDir),

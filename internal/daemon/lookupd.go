@@ -67,6 +67,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	ops.ready.SetProblem(checkStore, "the store is being opened")
 
 	opts := storeOptions(cfg.EvictionPolicy, storeNodes(os.DirFS("/"), cfg.NUMA, log), log)
+	opts.HugePages = cfg.HugePages == config.HugePagesAuto
 	master, segment, err := openStore(ctx, dir, uint64(cfg.StoreBytes), opts, sup)
 	if err != nil {
 		return err

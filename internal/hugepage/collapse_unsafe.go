@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bytes is the size of a large page, of x86-64 and of arm64 with small pages of 4 KiB.
+// Bytes is the size of a huge page, of x86-64 and of arm64 with small pages of 4 KiB.
 const Bytes = 2 << 20
 
-// Want asks for large pages for what s has of whole ones, from when they are first
+// Want asks for huge pages for what s has of whole ones, from when they are first
 // touched. It is a wish, granted where transparent_hugepage/enabled is madvise or always, for
 // memory that no other process has.
 //
@@ -21,13 +21,13 @@ func Want[T any](s []T) {
 	}
 }
 
-// Collapse puts what s has of whole large pages on such, with its contents, shared
+// Collapse puts what s has of whole huge pages on such, with its contents, shared
 // memory too, whatever the kernel's settings but deny. Who touches a page of it
 // meanwhile, in this process or another, waits for some milliseconds. What was not
 // allocated is then.
 //
 // It fails with EINVAL on a kernel before 6.1 and on one that may not, and with ENOMEM or
-// EAGAIN where no large page is to be had: then all is as it was, or some of it is
+// EAGAIN where no huge page is to be had: then all is as it was, or some of it is
 // done.
 //
 // REQUIRES: as Want.
@@ -37,12 +37,12 @@ func Collapse[T any](s []T) error {
 		return nil
 	}
 	if err := unix.Madvise(whole, unix.MADV_COLLAPSE); err != nil {
-		return fmt.Errorf("put %d bytes on large pages: %w", len(whole), err)
+		return fmt.Errorf("put %d bytes on huge pages: %w", len(whole), err)
 	}
 	return nil
 }
 
-// wholePages returns what s has of large pages that are all its own.
+// wholePages returns what s has of huge pages that are all its own.
 func wholePages[T any](s []T) []byte {
 	if len(s) == 0 {
 		return nil

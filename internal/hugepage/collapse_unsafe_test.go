@@ -46,12 +46,12 @@ func TestCollapse(t *testing.T) {
 	err := Collapse(memory)
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EBUSY):
-		t.Logf("no large pages here: %v", err)
+		t.Logf("no huge pages here: %v", err)
 	case err != nil:
 		t.Fatal(err)
 	default:
 		if n := largeBytes(t, &whole[0]); n < len(whole) {
-			t.Errorf("%d bytes are on large pages, want %d at least", n, len(whole))
+			t.Errorf("%d bytes are on huge pages, want %d at least", n, len(whole))
 		}
 	}
 	for i, v := range memory {
@@ -61,7 +61,7 @@ func TestCollapse(t *testing.T) {
 	}
 }
 
-// largeBytes returns how much of the mapping in which b lies is on large pages.
+// largeBytes returns how much of the mapping in which b lies is on huge pages.
 func largeBytes(t *testing.T, b *byte) int {
 	t.Helper()
 	file, err := os.Open("/proc/self/smaps")

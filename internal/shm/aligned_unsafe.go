@@ -8,7 +8,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/hugepage"
 )
 
-// mapAligned maps a file so that its large pages, if it has any, are large ones here too:
+// mapAligned maps a file so that its huge pages, if it has any, are huge ones here too:
 // its first byte is at a multiple of their size.
 func mapAligned(fd, bytes int) ([]byte, error) {
 	const prot = unix.PROT_READ | unix.PROT_WRITE

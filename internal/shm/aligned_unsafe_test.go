@@ -27,7 +27,7 @@ func TestMappingsAreAligned(t *testing.T) {
 			}
 			data[0], data[bytes-1] = 1, 2
 			if err := s.Collapse(0, bytes); err != nil {
-				t.Logf("no large pages here: %v", err)
+				t.Logf("no huge pages here: %v", err)
 			}
 			if data[bytes-1] != 2 || data[0] == 0 {
 				t.Error("what was written has gone")

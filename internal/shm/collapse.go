@@ -6,7 +6,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/hugepage"
 )
 
-// Collapse puts the whole large pages of a range on such; what is in them stays. See
+// Collapse puts the whole huge pages of a range on such; what is in them stays. See
 // hugepage.Collapse for when it fails.
 func (s *Segment) Collapse(offset, n uint64) error {
 	data := s.mapping.Data()

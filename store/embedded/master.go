@@ -44,6 +44,8 @@ type Options struct {
 	// Nodes are the NUMA nodes that a new store's memory is divided between, see
 	// Binder, at most MaxNodes of them. None: the store does not care where memory is.
 	Nodes []NodeRoom
+	// HugePages: the memory is asked for on huge pages, see Collapser.
+	HugePages bool
 	// Alive tells whether the process with that pid and start time still runs.
 	// REQUIRES: not nil.
 	Alive func(pid uint32, start uint64) bool
@@ -228,9 +230,11 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		doomed:     map[uint32]struct{}{},
 		leases:     newLeaseTable(),
 	}
-	heads, next := m.table.Memory()
-	hugepage.Want(heads)
-	hugepage.Want(next)
+	if opts.HugePages {
+		heads, next := m.table.Memory()
+		hugepage.Want(heads)
+		hugepage.Want(next)
+	}
 	nodes, homeOf := homesOf(m.seg)
 	m.nodes = nodes
 	m.alloc = newSlabAllocator(&layout, len(nodes), homeOf, m.assignSlab)
@@ -266,7 +270,7 @@ func (m *Master) freshRecordLocked() (uint32, bool) {
 		}
 		before := m.seg.recordsEnd()
 		m.seg.setReadyRecords(ready + step)
-		m.seg.collapseRecords(m.mem, before, m.seg.recordsEnd())
+		m.collapseRecords(before)
 	}
 	m.fresh++
 	return m.fresh - 1, true
@@ -287,6 +291,7 @@ func (m *Master) PrepareNext() (bool, error) {
 		m.noMoreSlabs()
 		return false, fmt.Errorf("allocate store memory: %d of %d slabs of %d MiB are ready: %w", next, m.seg.Slabs, m.seg.SlabBytes>>20, err)
 	}
+	m.collapse(m.seg.SlabOffset(next), m.seg.SlabOffset(next)+m.seg.SlabBytes)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seg.setPrepared(next + 1)

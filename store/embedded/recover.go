@@ -25,7 +25,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	}
 	m := newMaster(mem, layout, opts.withDefaults())
 	m.checkNodes()
-	m.seg.collapseRecords(mem, m.seg.recordsAt, m.seg.recordsEnd()) // the one before may not have
+	m.collapseRecords(m.seg.recordsAt) // the one before may not have
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seg.setIncarnation(m.seg.incarnation() + 1)

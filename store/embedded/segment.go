@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/mooncake-sidecar/sidecar/internal/hugepage"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 )
 
@@ -20,25 +19,6 @@ type Memory interface {
 	// Prepare allocates [offset, offset+n) of the file for good, so that touching
 	// it later can't fail. It may be asked for the same range again.
 	Prepare(offset, n uint64) error
-}
-
-// Collapser is a Memory that can be on large pages.
-type Collapser interface {
-	// Collapse puts the whole large pages of [offset, offset+n) on such, if it can.
-	// They are prepared.
-	Collapse(offset, n uint64) error
-}
-
-// collapseRecords puts the record table on large pages as far as it has come since it
-// ended at from: lookups read it at random.
-func (s *segment) collapseRecords(mem Memory, from, to uint64) {
-	if c, can := mem.(Collapser); can {
-		// What is before the table is prepared, too.
-		from = from / hugepage.Bytes * hugepage.Bytes
-		if to = to / hugepage.Bytes * hugepage.Bytes; from < to {
-			_ = c.Collapse(from, to-from) // a wish: it is slower without
-		}
-	}
 }
 
 // recordsEnd is where the records end that are usable.

@@ -34,6 +34,8 @@ ANSWERS, REFUSED, FAILED, HELLO, SETUP, READY = 0, 1, 2, 10, 11, 12
 SOFT_PIN, HARD_PIN = 1, 2
 NO_ROOM = -200
 CLOSE_S = 2.0
+HUGE_PAGE = 2 << 20
+MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
 LEAVING = threading.Lock()
 
 HEAD = struct.Struct("<IIB")  # bytes of all behind the first field, call, kind
@@ -84,6 +86,23 @@ class Frames:
             self._sock.sendall(frame)
 
 
+def map_aligned(fd: int, size: int) -> int:
+    """Map a file for as long as the process lives, at an address at which its huge pages are huge ones here, too."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+
+    def mapped(*arguments) -> int:
+        at = libc.mmap(*arguments)
+        if at == ctypes.c_void_p(-1).value:
+            raise OSError(ctypes.get_errno(), f"map {size} bytes: {os.strerror(ctypes.get_errno())}")
+        return at
+
+    room = mapped(None, size + HUGE_PAGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+    at = -(-room // HUGE_PAGE) * HUGE_PAGE
+    return mapped(at, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | MAP_FIXED, fd, 0)
+
+
 class Memory:
     """The daemon's memory file, mapped whole, of which Mooncake may use what was registered."""
 
@@ -91,8 +110,7 @@ class Memory:
         have = os.fstat(fd).st_size
         if size <= 0 or have != size:
             raise Refused(f"the memory file has {have} bytes, {size} were announced")
-        self._map = mmap.mmap(fd, size)
-        self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self.address = map_aligned(fd, size)
         self.size = size
         self._registered = 0
 
