@@ -362,8 +362,10 @@ def test_a_copy_under_way_is_ended_before_the_memory_goes(rig, allocator):
     rank.role.start_loads(owed)  # a step without the hook behind it
     seen = []
 
+    cancelled = rank.role._link._unfenced
+
     def open_the_gate():
-        time.sleep(0.3)  # the cancel is there before
+        until(lambda: {load.job, later.job} <= cancelled.keys(), "both loads are given up")
         seen.append(chunks_here(allocator))
         control.set(GATE, 0)
 
