@@ -114,7 +114,7 @@ test-go: system
 RACE ?= -short
 .PHONY: test-race
 test-race: system
-	go test -timeout 30m -race $(RACE) ./connector/... ./lookupd/... ./store/... ./worker/... ./internal/...
+	go test -timeout 30m -race $(RACE) ./conductor/... ./connector/... ./lookupd/... ./store/... ./worker/... ./internal/...
 
 # CHAOS is how long random operations on the store are compared with its model,
 # SEED the first run's; 0 draws one.
