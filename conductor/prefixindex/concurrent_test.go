@@ -3,6 +3,7 @@ package prefixindex
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -78,5 +79,59 @@ func TestConcurrently(t *testing.T) {
 	}
 	if used := x.spaces[keyOf("", "m", "", "")].records.used; used != 3 {
 		t.Errorf("%d records are left", used)
+	}
+}
+
+// Events that take the lock several times, of engines that hash differently, while others
+// take parts of the same prompt away: what is told of at the end is found.
+func TestLongEventsConcurrently(t *testing.T) {
+	const long = 3*holdBlocks + 7
+	x := New(Options{Seed: 1})
+	var all []kvevents.Hash
+	for i := range kvevents.Hash(long) {
+		all = append(all, 1+i)
+	}
+	event := func(scheme kvevents.Hash) *kvevents.BlockStored {
+		e := blocks("GPU", 0, slices.Clone(all)...)
+		for i := range e.Hashes {
+			e.Hashes[i] += scheme * long
+		}
+		return e
+	}
+	var engines sync.WaitGroup
+	var sources [4]*Source
+	for n := range sources {
+		engines.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(n), 1))
+			src := x.Open(Origin{Model: "m", Instance: fmt.Sprint(n)})
+			sources[n] = src
+			hashes := event(kvevents.Hash(n % 2)).Hashes
+			for range 20 {
+				apply(src, event(kvevents.Hash(n%2)))
+				for _, i := range random.Perm(long)[:random.IntN(long)] {
+					apply(src, gone("GPU", hashes[i], hashes[i], hashes[i]))
+				}
+			}
+			apply(src, &kvevents.AllBlocksCleared{}, event(kvevents.Hash(n%2)))
+		})
+	}
+	engines.Wait()
+	if err := x.check(); err != nil {
+		t.Error(err)
+	}
+	for n, src := range sources {
+		apply(src, event(kvevents.Hash(n%2)))
+	}
+	if err := x.check(); err != nil {
+		t.Error(err)
+	}
+	found := x.Query(&Query{Model: "m", BlockTokens: 4, Tokens: tokensOf(all...)}, nil)
+	for _, m := range found {
+		if m.In[GPU] != 4*long {
+			t.Errorf("%+v", m)
+		}
+	}
+	if len(found) != 4 {
+		t.Errorf("%d engines", len(found))
 	}
 }
