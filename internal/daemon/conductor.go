@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -85,9 +84,6 @@ func runConductor(ctx context.Context, cfg *config.ConductorConfig, serve bool, 
 	defer ops.close() //nolint:contextcheck // before the index: a scrape asks it
 	ops.ready.Set(checkIndex, func() string { return strings.Join(index.Unready(), "; ") })
 	ops.registry.AddConductor(index.Stats, index.Services)
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent) // the index is one large table; what comes and goes is little
-	}
 
 	client := &http.Client{Transport: engineTransport(), Timeout: engineTimeout}
 	defer client.CloseIdleConnections()
@@ -106,6 +102,7 @@ func runConductor(ctx context.Context, cfg *config.ConductorConfig, serve bool, 
 	// What calls need outlasts those under way.
 	work, endWork := context.WithCancel(context.WithoutCancel(ctx))
 	defer endWork()
+	background.Go(func() { trimHeap(ctx) })
 	background.Go(func() {
 		if err := index.Run(work); err != nil {
 			stop(fmt.Errorf("index: %w", err))
