@@ -70,11 +70,12 @@ class Engine:
         blocks: int | None = None,
         python: str = sys.executable,
         name: str = "engine",
+        port: int = 0,
         fresh: bool = False,
     ):
         directory.mkdir(parents=True, exist_ok=True)
         self.log_path = directory / f"{name}.log"
-        self._reserved = Port()
+        self._reserved = Port(port)
         self.port = self._reserved.number
         self.started_at = time.monotonic()
         command = ["--model", str(model), "--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "tiny"]
@@ -216,10 +217,10 @@ class Port:
     An engine binds its port half a minute after it was told it; meanwhile other tests' engines draw ports, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = 0) -> None:
         self._holder = socket.socket()
         self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._holder.bind(("127.0.0.1", 0))
+        self._holder.bind(("127.0.0.1", number))
         self.number: int = self._holder.getsockname()[1]
 
     def close(self) -> None:

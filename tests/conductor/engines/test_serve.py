@@ -6,7 +6,6 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from harness.cell import wait_in_use
 from harness.client import Client
 from harness.engine import BLOCK, Engine
 from harness.prompts import Prompts
@@ -95,10 +94,8 @@ def test_an_engine_is_killed(three, serving, model):
 
 def _restart(cell, port: int) -> None:
     """The same command at the same port, as a service manager does it."""
-    cell.options["arguments"] = [*cell.options["arguments"], "--port", str(port)]
-    cell.start(in_use=False)
-    cell.engine.client.port = port
-    wait_in_use(cell.engine)
+    cell.options["port"] = port
+    cell.start()
 
 
 def test_prefill_and_decode_apart(cells, serving, model):
