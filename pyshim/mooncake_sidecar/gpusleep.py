@@ -87,6 +87,7 @@ class Watch:
         self._awake()  # as known as what it will be asked
         self._state = _HERE
         self._open = True
+        self._before = {name: vars(allocator)[name] for name in (*_TAKING, *_GIVING) if name in vars(allocator)}
         self._observers = {
             name: self._observe(getattr(allocator, name), takes=name in _TAKING) for name in (*_TAKING, *_GIVING)
         }
@@ -97,9 +98,13 @@ class Watch:
         """Observe no more. Observers of ours that others have wrapped meanwhile stay, and do nothing."""
         self._open = False
         for name, observer in self._observers.items():
-            if vars(self._allocator).get(name) is observer:
+            if vars(self._allocator).get(name) is not observer:
+                continue
+            if name in self._before:
+                setattr(self._allocator, name, self._before[name])
+            else:
                 delattr(self._allocator, name)
-        self._observers = {}
+        self._observers, self._before = {}, {}
 
     def _around(self, address: int, size: int) -> list[int]:
         """The allocator's keys of what a region lies in."""

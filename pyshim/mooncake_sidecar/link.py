@@ -214,6 +214,11 @@ class Link:
         return outcomes
 
     @property
+    def leaving(self) -> bool:
+        """Whether it was told to leave."""
+        return bool(self._leaving_at)
+
+    @property
     def leaving_descriptor(self) -> int:
         """What becomes readable when the daemon ends the session. REQUIRES: connected."""
         return self._sock.fileno()

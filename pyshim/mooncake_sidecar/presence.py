@@ -34,8 +34,8 @@ class Presence:
         waits_s: how long the engine waits for the first attempt.
         patience_s: how long a daemon has to unmap before it is killed.
         """
-        self._describe = describe
-        self._connect = connect
+        self._describe: Callable[[], Memory] | None = describe
+        self._connect: Callable[[Memory, int], Callable[[threading.Event], Link]] | None = connect
         self._waits_s = waits_s
         self._patience_s = patience_s
         self._memory: Memory | None = None
@@ -80,9 +80,13 @@ class Presence:
         self.start(memory, time.time_ns())
 
     def close(self) -> None:
-        """End the thread; descriptors are given back."""
+        """End the thread; descriptors are given back, and nothing of ours holds the engine's tensors any more.
+
+        vLLM counts on that where an engine ends in a process that goes on.
+        """
         self._stop()
         self._drop()
+        self._describe = self._connect = self.role = None
 
     def _stop(self, untaken: Callable[[Link], None] = Link.close) -> None:
         if self._maintainer is not None:

@@ -259,7 +259,8 @@ class WorkerRole:
             self._collect(self._link.pump(now))
         if self._old:
             for link in self._old:
-                self._collect(link.pump(now))
+                # What a link that was told to leave says of a load was of memory that may be other by now.
+                self._collect(link.pump(now), lost=link.leaving)
             for link in [link for link in self._old if link.done]:
                 link.close()
                 self._old.remove(link)

@@ -115,6 +115,17 @@ def test_one_that_others_wrapped_too():
     assert owner.told == [] and all(data.is_asleep for data in books.pointer_to_data.values())
 
 
+def test_what_stood_there_before_stands_there_again():
+    books, first, outer = watched("kv_cache", "kv_cache")
+    second = Owner()
+    inner = gpusleep.Watch(books, "cumem", kv_memory((0x1000, 0x800), (0x2100, 0x200)), second)
+    inner.close()
+    books.sleep()
+    assert second.told == [] and first.told == ["leave_memory", "memory_gone"]
+    outer.close()
+    assert not {"sleep", "discard", "wake_up"} & vars(books).keys()
+
+
 def test_freed_memory_is_gone():
     books, owner, _ = watched("kv_cache", "kv_cache")
     books.sleep()
