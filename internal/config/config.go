@@ -59,8 +59,8 @@ type LookupdConfig struct {
 	NUMA string
 	// HugePages says whether the store asks for its memory to be on huge pages,
 	// whatever the kernel's own settings but deny: HugePagesAuto, the default, or
-	// HugePagesOff. It takes a second or less for a GiB, in the background of the first
-	// start.
+	// HugePagesOff. It takes about a second for a GiB, in the background of the first
+	// start, and is given up where memory is in too many pieces.
 	HugePages string
 	// LeaseTTL is how long a lookup keeps the chunks of its hit from eviction
 	// unless the engine releases them earlier. Default 30s.

@@ -24,6 +24,8 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 )
 
+var _ embedded.Collapser = (*shm.Segment)(nil)
+
 // recoveryTimeout bounds the question to the workers. One that is stopped costs
 // it at every start of lookupd.
 const recoveryTimeout = time.Second

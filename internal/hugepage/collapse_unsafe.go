@@ -26,8 +26,8 @@ func Want[T any](s []T) {
 // meanwhile, in this process or another, waits for some milliseconds. What was not
 // allocated is then.
 //
-// It fails with EINVAL on a kernel before 6.1 and on one that may not, and with ENOMEM or
-// EAGAIN where no huge page is to be had: then all is as it was, or some of it is
+// It fails with EINVAL on a kernel before 6.1 and on one that may not, and with ENOMEM,
+// EAGAIN or EBUSY where no huge page is to be had: then all is as it was, or some of it is
 // done.
 //
 // REQUIRES: as Want.

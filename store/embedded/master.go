@@ -66,6 +66,9 @@ type Master struct {
 	// table and faces are read without the lock, see View.
 	table *index.Table
 	faces faces
+	// adopted is what is left to be collapsed of an adopted record table. It is
+	// PrepareNext's.
+	adopted struct{ from, to uint64 }
 	// misses is written without the lock.
 	misses missCounts
 	// generation is that of each namespace's chunks, see Reset.
@@ -263,14 +266,14 @@ func (m *Master) freshRecordLocked() (uint32, bool) {
 		return 0, false
 	}
 	if ready := m.seg.readyRecords(); m.fresh == ready {
-		step := min(recordStep, m.seg.Records-ready)
-		if err := m.mem.Prepare(m.seg.recordsAt+uint64(ready)*recordBytes, uint64(step)*recordBytes); err != nil {
+		by := m.recordsBy(ready)
+		from, to := m.seg.recordsEnd(), m.seg.recordsAt+uint64(by)*recordBytes
+		if err := m.mem.Prepare(from, to-from); err != nil {
 			m.opts.Log.Warn("the record table can't grow", "records", ready, "error", err)
 			return 0, false
 		}
-		before := m.seg.recordsEnd()
-		m.seg.setReadyRecords(ready + step)
-		m.collapseRecords(before)
+		m.collapse(from/hugepage.Bytes*hugepage.Bytes, to) // what is before it is prepared, too
+		m.seg.setReadyRecords(by)
 	}
 	m.fresh++
 	return m.fresh - 1, true
@@ -280,12 +283,12 @@ func (m *Master) freshRecordLocked() (uint32, bool) {
 func (m *Master) Layout() Layout { return m.seg.Layout }
 
 // PrepareNext allocates one more slab of the data area and makes it usable. It
-// returns false when all are. Call it until then, from one goroutine; the store
+// returns false when all are, and the tables are where they should be. Call it until then, from one goroutine; the store
 // serves meanwhile with what it has.
 func (m *Master) PrepareNext() (bool, error) {
 	next := m.seg.prepared()
 	if next == m.seg.Slabs {
-		return false, nil
+		return m.collapseAdopted(), nil
 	}
 	if err := m.mem.Prepare(m.seg.SlabOffset(next), m.seg.SlabBytes); err != nil {
 		m.noMoreSlabs()
@@ -296,7 +299,7 @@ func (m *Master) PrepareNext() (bool, error) {
 	defer m.mu.Unlock()
 	m.seg.setPrepared(next + 1)
 	m.alloc.addSlab(next)
-	return next+1 < m.seg.Slabs, nil
+	return next+1 < m.seg.Slabs || m.adopted.from < m.adopted.to, nil
 }
 
 // noMoreSlabs notes that the store makes do with the slabs that it has.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
+	"github.com/mooncake-sidecar/sidecar/internal/hugepage"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -25,7 +26,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	}
 	m := newMaster(mem, layout, opts.withDefaults())
 	m.checkNodes()
-	m.collapseRecords(m.seg.recordsAt) // the one before may not have
+	m.adopted.from, m.adopted.to = m.seg.recordsAt/hugepage.Bytes*hugepage.Bytes, m.seg.recordsEnd()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seg.setIncarnation(m.seg.incarnation() + 1)
