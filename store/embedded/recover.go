@@ -26,7 +26,9 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	}
 	m := newMaster(mem, layout, opts.withDefaults())
 	m.checkNodes()
-	m.adopted.from, m.adopted.to = m.seg.recordsAt/hugepage.Bytes*hugepage.Bytes, m.seg.recordsEnd()
+	if m.opts.HugePages {
+		m.adopted.from, m.adopted.to = m.seg.recordsAt/hugepage.Bytes*hugepage.Bytes, m.seg.recordsEnd()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seg.setIncarnation(m.seg.incarnation() + 1)
