@@ -120,8 +120,8 @@ func stateOf(s contract.State) conductorpb.State {
 }
 
 // Query implements conductorpb.ConductorServer.
-func (g *GRPC) Query(_ context.Context, r *conductorpb.QueryRequest) (*conductorpb.QueryReply, error) {
-	done, err := g.s.codec.taken(r)
+func (g *GRPC) Query(ctx context.Context, r *conductorpb.QueryRequest) (*conductorpb.QueryReply, error) {
+	done, err := g.s.codec.taken(ctx, r)
 	defer done()
 	if err != nil {
 		return nil, statusError(err)
@@ -223,6 +223,7 @@ func (s *Server) Guard(tokens *Tokens, open func(method string) bool) []grpc.Ser
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(s.codec),
 		grpc.StatsHandler(&s.arrivals),
+		grpc.StatsHandler(s.codec),
 		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
 			if open(call.FullMethodName) {
 				return ctx, nil

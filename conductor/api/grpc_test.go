@@ -36,6 +36,12 @@ func dialFake(t *testing.T, index Indexer, tokens *Tokens) conductorpb.Conductor
 // dialServer returns a client of a server.
 func dialServer(t *testing.T, s *Server, tokens *Tokens, more ...grpc.ServerOption) conductorpb.ConductorClient {
 	t.Helper()
+	return conductorpb.NewConductorClient(connServer(t, s, tokens, more...))
+}
+
+// connServer returns a connection to a server.
+func connServer(t *testing.T, s *Server, tokens *Tokens, more ...grpc.ServerOption) *grpc.ClientConn {
+	t.Helper()
 	server := grpc.NewServer(append(s.Guard(tokens, func(string) bool { return false }), more...)...)
 	conductorpb.RegisterConductorServer(server, s.GRPC())
 	l := bufconn.Listen(1 << 20)
@@ -51,7 +57,7 @@ func dialServer(t *testing.T, s *Server, tokens *Tokens, more ...grpc.ServerOpti
 		server.Stop()
 		<-done
 	})
-	return conductorpb.NewConductorClient(conn)
+	return conn
 }
 
 func TestGRPC(t *testing.T) {
