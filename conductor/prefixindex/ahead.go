@@ -11,6 +11,7 @@ type sight struct {
 	way   probe // behind the first record
 	first link  // 0 for none
 	used  uint16
+	depth uint8
 }
 
 // ahead is the memory of who looks ahead.
@@ -32,7 +33,7 @@ func (t *table) look(a *ahead) {
 		at := s.home(k)
 		b := s.bucket(at)
 		a.sink ^= b.tags
-		a.seen = append(a.seen, sight{way: probe{segment: s, bucket: b, at: at, key: k}, used: s.used})
+		a.seen = append(a.seen, sight{way: probe{table: t, segment: s, bucket: b, at: at, key: k}, used: s.used, depth: s.depth})
 	}
 	for i := range a.seen {
 		way := &a.seen[i].way
@@ -44,7 +45,7 @@ func (t *table) look(a *ahead) {
 // from returns the first record of a key, and the way to the others: as it was seen, if
 // nothing has changed there since.
 func (t *table) from(seen *sight) (link, probe) {
-	if seen.way.segment.used == seen.used {
+	if s := seen.way.segment; s.used == seen.used && s.depth == seen.depth {
 		return seen.first, seen.way
 	}
 	p := t.probe(seen.way.key)

@@ -26,13 +26,21 @@ func (x *Index) check() error {
 func (s *space) bytes() int64 {
 	n := aheadBytes + slotBytes*len(s.slots) + laneBytes*len(s.lanes) + recordsBytes*len(s.records.pages) + pageBytes*len(s.lists.pages)
 	for i := range s.tables {
-		t := &s.tables[i]
-		n += placeBytes * len(t.dir)
-		for _, seg := range t.segments() {
-			n += segmentBytes + unitBytes*int(seg.count)
-		}
+		n += s.tables[i].bytes()
 	}
 	return int64(n)
+}
+
+// bytes is what a table takes.
+func (t *table) bytes() int {
+	n := placeBytes * len(t.dir)
+	for _, seg := range t.segments() {
+		n += segmentBytes + unitBytes*int(seg.count)
+	}
+	for _, list := range t.beyond {
+		n += beyondBytes + cellBytes*cap(list)
+	}
+	return n
 }
 
 func (s *space) check() error {
@@ -253,6 +261,12 @@ func (t *table) check(want int, s *space) error {
 				return fmt.Errorf("segment %d: %d passed bucket %d, which counts %d", n, want, at, has)
 			}
 		}
+		for _, c := range t.beyondOf(seg) {
+			if t.segment(c.key()) != seg || *s.records.holders(link(c)) == 0 || used < segmentCells {
+				return fmt.Errorf("segment %d: cell %x beyond it", n, c)
+			}
+		}
+		used += len(t.beyondOf(seg))
 		if used != int(seg.used) {
 			return fmt.Errorf("segment %d has %d, counts %d", n, used, seg.used)
 		}

@@ -19,13 +19,17 @@ const (
 type table struct {
 	dir   []*segment // by the first depth bits of a key
 	depth int
+	// beyond are cells that segments have no room for, see crowd.go.
+	beyond [][]cell
 }
 
 type segment struct {
 	units [segmentUnits]*unit
-	count uint8 // of units
-	depth uint8 // bits that all its keys have in common
-	used  uint16
+	count uint8  // of units
+	depth uint8  // bits that all its keys have in common
+	used  uint16 // cells, with those beyond
+	// beyond is where its cells beyond are in the table, and one; 0 for none yet.
+	beyond uint32
 }
 
 // unit is a part of a segment: they are taken one by one and never given back.
@@ -48,6 +52,7 @@ const (
 	unitCells    = unitBuckets * bucketCells
 	unitBytes    = unitBuckets * 64
 	segmentUnits = 7 // with them a segment is a line of the cache, too
+	segmentCells = segmentUnits * unitCells
 	segmentBytes = 64
 	placeBytes   = 8 // in a directory
 	tableBytes   = segmentBytes + unitBytes + placeBytes
@@ -122,19 +127,21 @@ func (b *bucket) room() int { return bits.TrailingZeros64((b.tags-eachTag)&^b.ta
 
 // probe goes along the records that may have a key.
 type probe struct {
+	table   *table
 	segment *segment
 	bucket  *bucket
 	left    uint64 // of the bucket's matches
 	at      uint32 // the bucket
 	tried   uint32 // buckets
 	key     key
+	past    uint32 // cells beyond
 }
 
 func (t *table) probe(k key) probe {
 	s := t.segment(k)
 	at := s.home(k)
 	b := s.bucket(at)
-	return probe{segment: s, bucket: b, left: b.match(k.tag()), at: at, key: k}
+	return probe{table: t, segment: s, bucket: b, left: b.match(k.tag()), at: at, key: k}
 }
 
 // next returns the next record whose key it is, or 0.
@@ -147,8 +154,11 @@ func (p *probe) next() link {
 				return link(c) //nolint:gosec // the lower half
 			}
 		}
-		if p.tried++; p.bucket.tags < passed || p.tried == p.segment.buckets() {
-			return 0
+		if p.tried++; p.bucket.tags < passed || p.tried >= p.segment.buckets() {
+			if p.segment.beyond == 0 {
+				return 0
+			}
+			return p.nextBeyond()
 		}
 		p.at = p.segment.after(p.at)
 		p.bucket = p.segment.bucket(p.at)
@@ -156,16 +166,23 @@ func (p *probe) next() link {
 	}
 }
 
-// insert adds a record, false when there is no memory for it.
+// insert adds a record, false when there is no memory for it, or when it has too many
+// keys like it.
 func (t *table) insert(k key, l link, budget *budget) bool {
-	s := t.segment(k)
-	for int(s.used) >= full(int(s.count)) && t.enlarge(k, budget) {
+	s, crowded := t.segment(k), false
+	for int(s.used) >= full(int(s.count)) {
+		if crowded = t.crowded(s); crowded || !t.enlarge(k, budget) {
+			break
+		}
 		s = t.segment(k)
 	}
-	if int(s.used) == int(s.count)*unitCells {
+	c := cell(k)<<keyBits | cell(l)
+	switch {
+	case int(s.used) < int(s.count)*unitCells:
+		s.put(c)
+	case !crowded || !t.putBeyond(s, c, budget):
 		return false
 	}
-	s.put(cell(k)<<keyBits | cell(l))
 	s.used++
 	return true
 }
@@ -195,6 +212,10 @@ func (s *segment) put(c cell) {
 func (t *table) remove(k key, l link) {
 	s := t.segment(k)
 	c := cell(k)<<keyBits | cell(l)
+	if t.removeBeyond(s, c) {
+		s.used--
+		return
+	}
 	for at := s.home(k); ; at = s.after(at) {
 		b := s.bucket(at)
 		for left := b.match(k.tag()); left != 0; left &= left - 1 {
@@ -202,6 +223,7 @@ func (t *table) remove(k key, l link) {
 				b.cells[i] = 0
 				b.tags &^= 0xff << (8 * i)
 				s.used--
+				t.fetchBeyond(s)
 				return
 			}
 		}
@@ -222,7 +244,7 @@ func (t *table) enlarge(k key, budget *budget) bool {
 		return false
 	}
 	var room cellRoom
-	cells := s.gather(&room)
+	cells := s.gather(room[:])
 	for range more {
 		s.units[s.count] = &unit{}
 		s.count++
@@ -231,15 +253,19 @@ func (t *table) enlarge(k key, budget *budget) bool {
 	return true
 }
 
-// split makes two of a key's segment, false when there is no memory, or when too many of
-// its keys are alike.
+// split makes two of a key's segment, false when there is no memory.
+//
+// REQUIRES: it is not crowded.
 func (t *table) split(s *segment, k key, budget *budget) bool {
-	if s.depth == maxDepth {
-		return false
+	var own, ownHalves cellRoom
+	room, halves := own[:], ownHalves[:]
+	beyond := t.beyondOf(s)
+	if len(beyond) > 0 {
+		room, halves = make([]cell, len(own)+len(beyond)), make([]cell, len(own)+len(beyond))
 	}
-	var room, halves cellRoom
 	depth := s.depth + 1
-	first, second := divide(s.gather(&room), depth, &halves)
+	cells := s.gather(room)
+	first, second := divide(append(cells, beyond...), depth, halves)
 	low, high := unitsFor(len(first)), unitsFor(len(second))
 	low = max(low, segmentUnits-high) // none is given up
 	bytes := int64(low+high-segmentUnits)*unitBytes + segmentBytes
@@ -260,22 +286,27 @@ func (t *table) split(s *segment, k key, budget *budget) bool {
 		t.dir[from+span+i] = other
 	}
 	units := s.units[:]
-	*s = segment{units: s.units, depth: depth, count: uint8(low)} //nolint:gosec // at most segmentUnits
+	*s = segment{units: s.units, depth: depth, count: uint8(low), beyond: s.beyond} //nolint:gosec // at most segmentUnits
 	given := copy(other.units[:high], units[low:])
 	clear(units[low:])
 	for i := given; i < high; i++ {
 		other.units[i] = &unit{}
 	}
+	first, second = t.shareBeyond(s, other, first, second)
 	s.fill(first)
 	other.fill(second)
+	s.used += uint16(len(t.beyondOf(s)))         //nolint:gosec // at most maxBeyond
+	other.used += uint16(len(t.beyondOf(other))) //nolint:gosec // at most maxBeyond
 	return true
 }
 
 // cellRoom is for a segment's cells, and for an empty one behind them.
-type cellRoom [segmentUnits*unitCells + 1]cell
+type cellRoom [segmentCells + 1]cell
 
-// gather returns a segment's cells.
-func (s *segment) gather(room *cellRoom) []cell {
+// gather returns the cells that are in a segment.
+//
+// REQUIRES: room has a cellRoom's length, or more.
+func (s *segment) gather(room []cell) []cell {
 	n := 0
 	for _, u := range s.units[:s.count] {
 		for i := range u {
@@ -289,7 +320,7 @@ func (s *segment) gather(room *cellRoom) []cell {
 }
 
 // divide puts cells in two halves, by the last of so many bits of their keys.
-func divide(cells []cell, depth uint8, room *cellRoom) (first, second []cell) {
+func divide(cells []cell, depth uint8, room []cell) (first, second []cell) {
 	i, j := 0, len(room)
 	for _, c := range cells {
 		if c>>(2*keyBits-depth)&1 == 0 {

@@ -72,11 +72,7 @@ func TestTable(t *testing.T) {
 			if name == "spread" && refused > 0 {
 				t.Errorf("%d were refused", refused)
 			}
-			bytes := placeBytes * len(x.dir)
-			for _, s := range x.segments() {
-				bytes += segmentBytes + unitBytes*int(s.count)
-			}
-			if b.own != int64(bytes) {
+			if bytes := int64(x.bytes()); b.own != bytes {
 				t.Errorf("%d bytes, %d counted", bytes, b.own)
 			}
 			for k, links := range in {
