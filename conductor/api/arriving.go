@@ -16,12 +16,20 @@ import (
 // the connection that has most is ended: it is the one that sends without end, or many large
 // messages at once, and those who share the machine with it go on.
 //
-// What is neither message nor header (frames, windows, pings, TLS) is made up for by a little
-// more than it is for each message, and by beginning anew whenever no call is under way. Of a
-// call that breaks off the bytes that came stay counted until then.
+// What is neither message nor header (frames, windows, pings, TLS) is made up for by about what
+// it is for each message, and by beginning anew whenever no call is under way. It is no bound
+// against malice: who sends many messages that have less beside them hides so much of others.
+//
+// What no call reads (of calls that are refused, unknown or broken off, and messages that are too
+// large or cannot be decoded) is gone from memory and still counted. So before a connection is
+// ended it is counted anew: as no more than its open calls can have. That is exact enough for
+// one whose calls are read, or that has few; one with many open calls that send nothing can
+// still be ended for what others of its calls have sent in vain.
 type arrivals struct {
 	most int64
-	log  *slog.Logger
+	// message is the most that a message has.
+	message int64
+	log     *slog.Logger
 
 	mu  sync.Mutex // guards all below, and what arriving says
 	all int64
@@ -35,17 +43,29 @@ type ends struct{ local, remote string }
 // What a message has beside it, about: a part of its size, and so many bytes.
 const (
 	besideShare = 64
-	besideBytes = 256
+	besideBytes = 96
 )
+
+// windowBytes is what a call may send before it is read; a server's window is to be no larger.
+const windowBytes = 4 << 20
 
 // arriving is a connection.
 type arriving struct {
 	net.Conn
 	of *arrivals
 	at ends
-	// bytes that were not read by a call, and calls under way. Guarded by arrivals.mu.
-	bytes int64
-	calls int
+	// bytes that were not read by a call, all that ever came, and calls under way. Guarded by
+	// arrivals.mu.
+	bytes, total int64
+	calls        map[*sending]struct{}
+}
+
+// sending is a call of a connection.
+type sending struct {
+	by *arriving
+	// read is what had come over the connection when the call's latest message was read, or when
+	// it began. Guarded by arrivals.mu.
+	read int64
 }
 
 // arrivalListener has its connections counted.
@@ -60,7 +80,7 @@ func (l *arrivalListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &arriving{Conn: conn, of: l.of, at: ends{conn.LocalAddr().String(), conn.RemoteAddr().String()}}
+	c := &arriving{Conn: conn, of: l.of, at: ends{conn.LocalAddr().String(), conn.RemoteAddr().String()}, calls: map[*sending]struct{}{}}
 	l.of.mu.Lock()
 	defer l.of.mu.Unlock()
 	if l.of.conns == nil {
@@ -98,24 +118,45 @@ func (a *arrivals) addLocked(c *arriving, n int64) {
 	a.all += n
 }
 
+// anewLocked counts a connection as no more than its calls can have, and returns whether that is
+// less. A call has a window of what came before its latest message was read, and of what came
+// since no more than a message, for which its window is opened.
+func (a *arrivals) anewLocked(c *arriving) (less bool) {
+	can := int64(0)
+	for call := range c.calls {
+		can += windowBytes + min(c.total-call.read, a.message)
+	}
+	if less = can < c.bytes; less {
+		a.addLocked(c, can-c.bytes)
+	}
+	return less
+}
+
 // came counts what was read from a connection, and returns the one that is to be ended, if one
 // is. It has nothing any more.
 func (a *arrivals) came(c *arriving, n int64) (hog *arriving) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if c.calls == 0 { // nothing of before is kept for anybody
+	if len(c.calls) == 0 { // nothing of before is kept for anybody
 		a.addLocked(c, -c.bytes)
 	}
 	if a.conns[c.at] != c { // it was closed
 		return nil
 	}
-	if a.addLocked(c, n); a.all <= a.most {
-		return nil
-	}
-	hog = c
-	for _, other := range a.conns {
-		if other.bytes > hog.bytes {
-			hog = other
+	c.total += n
+	a.addLocked(c, n)
+	for {
+		if a.all <= a.most {
+			return nil
+		}
+		hog = c
+		for _, other := range a.conns {
+			if other.bytes > hog.bytes {
+				hog = other
+			}
+		}
+		if !a.anewLocked(hog) { // at the second time it is not less
+			break
 		}
 	}
 	a.addLocked(hog, -hog.bytes)
@@ -123,7 +164,10 @@ func (a *arrivals) came(c *arriving, n int64) (hog *arriving) {
 	return hog
 }
 
-type arrivingKey struct{}
+type (
+	arrivingKey struct{}
+	sendingKey  struct{}
+)
 
 // TagConn implements stats.Handler.
 func (a *arrivals) TagConn(ctx context.Context, of *stats.ConnTagInfo) context.Context {
@@ -136,24 +180,33 @@ func (a *arrivals) TagConn(ctx context.Context, of *stats.ConnTagInfo) context.C
 func (*arrivals) HandleConn(context.Context, stats.ConnStats) {}
 
 // TagRPC implements stats.Handler.
-func (*arrivals) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (*arrivals) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	c, _ := ctx.Value(arrivingKey{}).(*arriving)
+	if c == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, sendingKey{}, &sending{by: c})
+}
 
 // HandleRPC implements stats.Handler.
 func (a *arrivals) HandleRPC(ctx context.Context, event stats.RPCStats) {
-	c, _ := ctx.Value(arrivingKey{}).(*arriving)
-	if c == nil {
+	call, _ := ctx.Value(sendingKey{}).(*sending)
+	if call == nil {
 		return
 	}
+	c := call.by
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch e := event.(type) {
 	case *stats.Begin:
-		c.calls++
+		call.read = c.total
+		c.calls[call] = struct{}{}
 	case *stats.End:
-		c.calls--
+		delete(c.calls, call)
 	case *stats.InHeader:
 		a.addLocked(c, -int64(e.WireLength))
 	case *stats.InPayload:
+		call.read = c.total
 		a.addLocked(c, -int64(e.WireLength+e.WireLength/besideShare+besideBytes))
 	}
 }

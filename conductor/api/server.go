@@ -66,7 +66,7 @@ func New(cfg Config) *Server {
 	}
 	s.rooms.most = max(s.rooms.most, 4*s.rooms.maxBody)
 	s.codec = newChargingCodec(&s.rooms)
-	s.arrivals.most, s.arrivals.log = s.rooms.most, cfg.Log
+	s.arrivals.most, s.arrivals.message, s.arrivals.log = s.rooms.most, s.rooms.maxBody, cfg.Log
 	return s
 }
 
