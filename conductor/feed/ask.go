@@ -38,7 +38,11 @@ func (f *Feed) do(ask follow.Ask) {
 	for {
 		switch {
 		case ask.Later > 0 && f.cfg.Service.ReplayEndpoint != "":
-			f.timers.retry = time.Now().Add(ask.Later)
+			// What is due already stays so: gaps that are filled again and again must not put
+			// it off for ever.
+			if at := time.Now().Add(ask.Later); f.timers.retry.IsZero() || at.Before(f.timers.retry) {
+				f.timers.retry = at
+			}
 			return
 		case !ask.Wanted:
 			return
@@ -53,10 +57,13 @@ func (f *Feed) do(ask follow.Ask) {
 // replaying tells whether a replay was asked for and not answered to its end.
 func (f *Feed) replaying() bool { return f.replay != nil || !f.timers.ask.IsZero() }
 
+// awaiting tells whether the follower waits for a replay, also for one that could not be asked
+// for: what is to be asked for besides has to wait.
+func (f *Feed) awaiting() bool { return f.replaying() || !f.timers.answer.IsZero() }
+
 // request asks for a replay, in place of the one that is awaited, now or when it may.
 func (f *Feed) request(from uint64) {
 	f.endReplay()
-	f.timers.retry = time.Time{}
 	now := time.Now()
 	if later := f.limiter.take(now); !later.IsZero() {
 		f.timers.ask, f.wanted = later, from
@@ -111,7 +118,7 @@ func (f *Feed) due(now time.Time) {
 		f.mute, f.unanswered = f.quiet, true
 		f.do(f.gated(f.stream.follower.Unanswered))
 	}
-	if is(&f.timers.retry) {
+	if !f.awaiting() && is(&f.timers.retry) {
 		f.do(f.gated(f.stream.follower.Retry))
 	}
 	if is(&f.timers.ask) {
@@ -152,7 +159,11 @@ func (f *Feed) leave(s *subscription) {
 
 // next returns when something is due, zero for never.
 func (f *Feed) next() (first time.Time) {
-	for _, at := range []time.Time{f.timers.begin, f.timers.answer, f.timers.retry, f.timers.probe, f.timers.reconnect, f.timers.ask} {
+	retry := f.timers.retry
+	if f.awaiting() {
+		retry = time.Time{} // the end of what is awaited wakes the feed
+	}
+	for _, at := range []time.Time{f.timers.begin, f.timers.answer, retry, f.timers.probe, f.timers.reconnect, f.timers.ask} {
 		if !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at
 		}

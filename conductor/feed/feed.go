@@ -219,8 +219,9 @@ func (f *Feed) begin() {
 	}))
 }
 
-// doubt is for a connection that was lost.
+// doubt is for a connection that was lost. What is asked for again is so from the beginning.
 func (f *Feed) doubt() follow.Ask {
+	f.timers.retry = time.Time{}
 	if f.cfg.Service.ReplayEndpoint == "" {
 		return f.gated(f.stream.follower.Start)
 	}
@@ -255,6 +256,9 @@ func (f *Feed) takeAnswers() {
 		if m.End {
 			f.answered, f.unanswered = true, false
 			f.endReplay()
+			if !next.Wanted && next.Later == 0 {
+				f.timers.retry = time.Time{} // nothing is missing any more
+			}
 			if catchingUp {
 				f.timers.probe = f.heard.Add(f.cfg.Times.Settle)
 			}
