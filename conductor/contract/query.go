@@ -84,6 +84,10 @@ type Stats struct {
 	// Queries were answered; TokensAsked and TokensMatched are what they asked about and
 	// what the best rank of each had.
 	Queries, TokensAsked, TokensMatched uint64
+	// Left has the counters of the services that were unregistered, summed up, and Leavers is
+	// how many those are: counters of all streams together do not fall when one of them ends.
+	Left    Status
+	Leavers uint64
 	// Snapshots are those that are kept from one start to the next.
 	Snapshots Snapshots
 }

@@ -195,3 +195,27 @@ type Status struct {
 	// Warnings are what its operator should know.
 	Warnings []string
 }
+
+// Add adds another one's counters to its own. Nothing else of it changes.
+func (s *Status) Add(other *Status) {
+	s.Batches += other.Batches
+	s.Gaps += other.Gaps
+	s.Restarts += other.Restarts
+	s.Rejected += other.Rejected
+	s.Lost += other.Lost
+	s.Replays += other.Replays
+	s.Unanswered += other.Unanswered
+	s.Overrun += other.Overrun
+	s.Live += other.Live
+	s.Delay += other.Delay
+	b, add := &s.Blocks, &other.Blocks
+	b.Stored += add.Stored
+	b.Removed += add.Removed
+	b.Again += add.Again
+	b.Reported += add.Reported
+	b.Unplaced += add.Unplaced
+	b.Unknown += add.Unknown
+	b.Dropped += add.Dropped
+	b.Ignored += add.Ignored
+	b.Clears += add.Clears
+}

@@ -46,8 +46,11 @@ type Indexer struct {
 	// of them at one moment.
 	gate sync.RWMutex
 
-	mu      sync.Mutex // guards members and closed; taken before the gate
+	mu      sync.Mutex // guards all below up to closed; taken before the gate
 	members map[contract.ServiceKey]*member
+	// left and leavers as in contract.Stats.
+	left    contract.Status
+	leavers uint64
 	closed  bool
 	// directory is what queries look at, and who is listed.
 	directory atomic.Pointer[directory]
@@ -154,16 +157,20 @@ func (x *Indexer) Unregister(_ context.Context, key contract.ServiceKey) error {
 		return err
 	}
 	m := x.members[key]
+	m.cancel()
+	<-m.done
+	// It counts no more: at one moment it is no member any more, and is counted with who left.
+	last := m.feed.Status()
+	x.left.Add(&last)
+	x.leavers++
 	delete(x.members, key)
 	x.fileLocked()
-	x.stop(m)
+	x.forget(m)
 	return nil
 }
 
-// stop ends a member's feed, waits for it, and forgets what it told.
-func (x *Indexer) stop(m *member) {
-	m.cancel()
-	<-m.done
+// forget forgets what a member told whose feed has ended.
+func (x *Indexer) forget(m *member) {
 	x.gate.RLock()
 	defer x.gate.RUnlock()
 	m.source.Close()
@@ -201,7 +208,9 @@ func (x *Indexer) Unready() (why []string) {
 
 // Stats are the index's figures.
 func (x *Indexer) Stats() contract.Stats {
+	d := x.directory.Load()
 	return contract.Stats{
+		Left: d.left, Leavers: d.leavers,
 		Blocks: x.index.Blocks(), Bytes: x.index.Bytes(), MaxBytes: x.opts.MaxBytes,
 		Queries: x.counts.queries.Load(), TokensAsked: x.counts.asked.Load(), TokensMatched: x.counts.matched.Load(),
 		Snapshots: x.kept.stats(&x.opts.Keep),

@@ -14,6 +14,9 @@ type directory struct {
 	tenants map[string]*tenant
 	// members are all, in the order of their keys.
 	members []*member
+	// left and leavers as in contract.Stats: who is no member any more is counted there.
+	left    contract.Status
+	leavers uint64
 }
 
 // tenant has the ranks of its instances in the order of instances and ranks, and the stores
@@ -49,7 +52,7 @@ type entry struct {
 
 // fileLocked makes the directory anew.
 func (x *Indexer) fileLocked() {
-	d := &directory{tenants: map[string]*tenant{}, members: make([]*member, 0, len(x.members))}
+	d := &directory{tenants: map[string]*tenant{}, members: make([]*member, 0, len(x.members)), left: x.left, leavers: x.leavers}
 	for _, m := range x.members {
 		d.members = append(d.members, m)
 	}

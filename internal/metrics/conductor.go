@@ -41,7 +41,7 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 		most     = gauge("conductor_index_max_bytes", "Memory that it may take; 0 is no bound.")
 		queries  = counter("conductor_queries_total", "Queries that were answered.")
 		tokens   = counter("conductor_query_tokens_total", "Tokens that queries asked about, and that the best rank of each had.", "result")
-		batches  = counter("conductor_batches_total", "Batches of KV events that were applied, of the streams that are registered now.")
+		batches  = counter("conductor_batches_total", "Batches of KV events that were applied.")
 		gaps     = counter("conductor_gaps_total", "Gaps in streams.")
 		restarts = counter("conductor_restarts_total", "Restarts of publishers that were seen.")
 		rejected = counter("conductor_rejected_events_total", "Events that were passed over: malformed, or of a kind that is not known.")
@@ -58,7 +58,7 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 	r.inner.MustRegister(&source{
 		families: []*family{streams, blocks, bytes, most, queries, tokens, batches, gaps, restarts, rejected, told, lost, replays, overrun, live, delay, interval, age, saved},
 		collect: func(out sink) {
-			s := stats()
+			s, all := streamsAtOnce(stats, services)
 			out.put(blocks, float64(s.Blocks))
 			out.put(bytes, float64(s.Bytes))
 			out.put(most, float64(s.MaxBytes))
@@ -71,29 +71,11 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 				out.count(saved, kept.Written, "written")
 				out.count(saved, kept.Failed, "failed")
 			}
-			var sum contract.Status
+			sum := s.Left
 			states := map[contract.State]int{contract.Connecting: 0, contract.Complete: 0, contract.Incomplete: 0, contract.Silent: 0}
-			for _, one := range services() {
+			for _, one := range all {
 				states[one.State]++
-				sum.Batches += one.Batches
-				sum.Gaps += one.Gaps
-				sum.Restarts += one.Restarts
-				sum.Rejected += one.Rejected
-				sum.Lost += one.Lost
-				sum.Replays += one.Replays
-				sum.Unanswered += one.Unanswered
-				sum.Overrun += one.Overrun
-				sum.Live += one.Live
-				sum.Delay += one.Delay
-				b, add := &sum.Blocks, &one.Blocks
-				b.Stored += add.Stored
-				b.Removed += add.Removed
-				b.Again += add.Again
-				b.Reported += add.Reported
-				b.Unplaced += add.Unplaced
-				b.Unknown += add.Unknown
-				b.Dropped += add.Dropped
-				b.Ignored += add.Ignored
+				sum.Add(&one)
 			}
 			for state, n := range states {
 				out.put(streams, float64(n), state.String())
@@ -116,4 +98,15 @@ func (r *Registry) AddConductor(stats func() contract.Stats, services func() []c
 			}
 		},
 	})
+}
+
+// streamsAtOnce returns figures and services of one moment: one that leaves in between would be
+// counted twice, or not at all, and the next scrape's counters would fall.
+func streamsAtOnce(stats func() contract.Stats, services func() []contract.Status) (s contract.Stats, all []contract.Status) {
+	for {
+		s, all = stats(), services()
+		if stats().Leavers == s.Leavers {
+			return s, all
+		}
+	}
 }
