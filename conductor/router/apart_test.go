@@ -285,8 +285,8 @@ func (f *fakeStores) has(what string) *Prefix {
 }
 
 // Pin implements Stores.
-func (f *fakeStores) Pin(_ context.Context, instance string, p *Prefix, ttl time.Duration) (int, error) {
-	return len(p.Tokens) / 4, f.tell(fmt.Sprint("pin ", ttl.Round(time.Minute)), instance, p)
+func (f *fakeStores) Pin(_ context.Context, instance string, p *Prefix, ttl func() time.Duration) (int, error) {
+	return len(p.Tokens) / 4, f.tell(fmt.Sprint("pin ", ttl().Round(time.Minute)), instance, p)
 }
 
 // Unpin implements Stores.

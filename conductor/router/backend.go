@@ -29,10 +29,11 @@ type Prefix struct {
 // Stores are the stores behind engines, by instance. A store that can't be told is
 // ErrNoStore; what it keeps is then kept by asking its engine for it.
 type Stores interface {
-	// Pin keeps what is there of a prefix for a time, and says how many tokens it has.
-	Pin(ctx context.Context, instance string, p *Prefix, ttl time.Duration) (tokens int, err error)
-	// Unpin lets go of it, but for its first keep() tokens, which is asked once no Pin of the
-	// store is under way; none is until it has let go.
+	// Pin keeps what is there of a prefix for ttl(), and says how many tokens it has. ttl is
+	// asked, once or more, while no other Pin or Unpin of the store is under way, and none is
+	// until it is done; without a time nothing is pinned.
+	Pin(ctx context.Context, instance string, p *Prefix, ttl func() time.Duration) (tokens int, err error)
+	// Unpin lets go of it, but for its first keep() tokens. keep is asked as ttl is.
 	Unpin(ctx context.Context, instance string, p *Prefix, keep func() (tokens int)) error
 	// Prefetch brings it into memory.
 	Prefetch(ctx context.Context, instance string, p *Prefix) error

@@ -158,7 +158,7 @@ func (r *Router) deleteContext(w http.ResponseWriter, in *http.Request) {
 	// A client that leaves takes nothing of it back, and no store waits for another.
 	var telling sync.WaitGroup
 	for i := range r.fleet.Len() {
-		telling.Go(func() { r.letGo(r.lifetime, p, r.fleet.Engine(i).Name) })
+		telling.Go(func() { r.leave(r.lifetime, p, r.fleet.Engine(i).Name) })
 	}
 	telling.Wait()
 	writeJSON(w, http.StatusOK, map[string]any{"name": name, "deleted": true})

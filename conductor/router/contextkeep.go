@@ -16,7 +16,8 @@ import (
 const (
 	keepEvery = 10 * time.Second
 	warmEvery = 2 * time.Minute
-	// keepsFor is how long an engine may take for a context, and letsGo how long a store.
+	// keepsFor is how long an engine may take for a context, and again until what it computed is
+	// in its store, and letsGo how long a store.
 	keepsFor = time.Minute
 	letsGo   = 10 * time.Second
 )
@@ -43,6 +44,7 @@ func (r *Router) keeper(ctx context.Context, engine int) {
 		case <-r.keepNow[engine]:
 		case <-ticker.C:
 		}
+		r.letGoAgain(ctx, engine)
 		serves := map[string]*fleet.Candidate{} // by model, nil: not this engine
 		for _, p := range r.contexts.live("", time.Now()) {
 			c, known := serves[p.request.model]
@@ -86,7 +88,7 @@ func (r *Router) keep(ctx context.Context, p *promptContext, c *fleet.Candidate)
 		r.log.Warn("a context is not kept", "context", p.name, "engine", c.Name, "error", err)
 	}
 	if !r.contexts.kept(p, c.Name, kept) { // it went while it was being kept
-		r.letGo(ctx, p, c.Name)
+		r.leave(ctx, p, c.Name)
 	}
 }
 
@@ -103,7 +105,9 @@ func (r *Router) keepAt(ctx context.Context, p *promptContext, until time.Time, 
 	work := r.fleet.Costs().Work(q.count, 0)
 	ctx, flight := r.fleet.Begin(ctx, c.Target, fleet.Load{Tokens: q.count, Prefill: true, Work: work, First: work, Blind: true})
 	defer flight.End()
-	if err := r.warm(ctx, c.Target, &q, q.tokens, []field{{transferParams, []byte(wish)}}); err != nil {
+	err := r.warm(ctx, c.Target, &q, q.tokens, []field{{transferParams, []byte(wish)}})
+	r.contexts.warmed(p, time.Now()) // whatever it said, it may store
+	if err != nil {
 		return 0, err
 	}
 	if r.stores == nil || r.contexts.gone(p) {
@@ -122,7 +126,7 @@ func pinFor(until time.Time) time.Duration { return max(time.Until(until), time.
 // pin has an engine's store pin a prefix until then. What contexts have in common with it
 // that are kept for longer is pinned for as long as before: a pin takes an earlier one's place.
 func (r *Router) pin(ctx context.Context, engine string, q *request, tokens []byte, until time.Time) (int, error) {
-	pinned, err := r.stores.Pin(ctx, engine, r.prefixOf(q, tokens), pinFor(until))
+	pinned, err := r.stores.Pin(ctx, engine, r.prefixOf(q, tokens), func() time.Duration { return pinFor(until) })
 	if err != nil {
 		return pinned, err
 	}
@@ -132,14 +136,29 @@ func (r *Router) pin(ctx context.Context, engine string, q *request, tokens []by
 // pinShared has a store pin what contexts have in common with a prefix, each part until the
 // last of its contexts ends, where that is later than until.
 func (r *Router) pinShared(ctx context.Context, engine string, q *request, tokens []byte, until time.Time) error {
-	shared := r.contexts.sharing(q, tokens, time.Now())
-	for _, s := range steps(shared, until) {
-		if _, err := r.stores.Pin(ctx, engine, r.prefixOf(q, tokens[:s.tokens*tokenBytes]), pinFor(s.until)); err != nil {
-			r.contexts.forget(shared, engine) // so that each is pinned again by itself
-			return err
+	for {
+		shared, deleted := r.contexts.sharing(q, tokens, time.Now()), false
+		for _, s := range steps(shared, until) {
+			_, err := r.stores.Pin(ctx, engine, r.prefixOf(q, tokens[:s.tokens*tokenBytes]), func() time.Duration {
+				// The store may have let go of one that was deleted since, and nobody would again. One
+				// whose time is over is let go of by this pin alone.
+				if deleted = deleted || r.contexts.gone(s.of) && time.Now().Before(s.until); deleted {
+					return 0
+				}
+				return pinFor(s.until)
+			})
+			if err != nil {
+				r.contexts.forget(shared, engine) // so that each is pinned again by itself
+				return err
+			}
+			if deleted {
+				break
+			}
+		}
+		if !deleted {
+			return nil
 		}
 	}
-	return nil
 }
 
 // steps are the parts of a prefix that are to be pinned one after the other so that each is
@@ -158,28 +177,4 @@ func steps(shared []share, until time.Time) (all []share) {
 		}
 	}
 	return all
-}
-
-// letGo has an engine's store let go of a context that is gone, but for what others have in
-// common with it. What is new to them meanwhile is theirs: the store asks what that is when
-// nothing is pinned in it.
-func (r *Router) letGo(ctx context.Context, p *promptContext, engine string) {
-	q := r.contexts.asked(p)
-	if r.stores == nil || q == nil { // it was never pinned
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, letsGo)
-	defer cancel()
-	err := r.stores.Unpin(ctx, engine, r.prefixOf(q, q.tokens), func() (tokens int) {
-		for _, s := range r.contexts.sharing(q, q.tokens, time.Now()) {
-			tokens = max(tokens, s.tokens)
-		}
-		return tokens
-	})
-	if err == nil { // what is left may be pinned for longer than it is kept
-		err = r.pinShared(ctx, engine, q, q.tokens, time.Time{})
-	}
-	if err != nil && !errors.Is(err, ErrNoStore) {
-		r.log.Warn("a store was not told to let go of a context", "context", p.name, "engine", engine, "error", err)
-	}
 }

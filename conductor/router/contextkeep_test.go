@@ -25,6 +25,8 @@ type pinningStores struct {
 	hangs                 string
 	letting, resume, free chan struct{}
 	turns                 map[string]chan struct{}
+	// pinning, if not nil, is what happens before the next Pin has its turn.
+	pinning func()
 }
 
 func newPinningStores(engines ...string) *pinningStores {
@@ -66,12 +68,22 @@ func (s *pinningStores) look(what, instance string) {
 	}
 }
 
-func (s *pinningStores) Pin(ctx context.Context, instance string, p *Prefix, ttl time.Duration) (tokens int, err error) {
+func (s *pinningStores) Pin(ctx context.Context, instance string, p *Prefix, ttl func() time.Duration) (tokens int, err error) {
+	s.mu.Lock()
+	happens := s.pinning
+	s.pinning = nil
+	s.mu.Unlock()
+	if happens != nil {
+		happens()
+	}
 	err = s.change(ctx, instance, func(pinned map[string]time.Time) {
+		long := ttl()
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		prefixes(p.CacheSalt, p.Tokens, func(name string, n int) bool {
-			pinned[name], tokens = time.Now().Add(ttl), n
+			if long > 0 {
+				pinned[name], tokens = time.Now().Add(long), n
+			}
 			return true
 		})
 	})
@@ -211,6 +223,130 @@ func TestAContextThatComesWhileAnotherGoes(t *testing.T) {
 	}
 	if n, _ := stores.blocks("a", text); n != 10 || len(stores.losses()) != 0 {
 		t.Errorf("%d blocks are pinned; %v", n, stores.losses())
+	}
+}
+
+// TestContextsThatGoTogether: what is pinned anew for those that have something in common with
+// one that goes is not for one that goes itself before that has its turn.
+func TestContextsThatGoTogether(t *testing.T) {
+	for name, goes := range map[string]func(*site) (after func()){
+		"let go of before": func(s *site) func() {
+			if got := s.ask(http.MethodDelete, "/v1/contexts/also", ""); got.status != http.StatusOK {
+				s.t.Errorf("%+v", got)
+			}
+			return func() {}
+		},
+		"let go of behind it": func(s *site) func() {
+			p := s.router.contexts.remove(s.router.contexts.live("", time.Now())[0].tenant, "also")
+			return func() { s.router.letGo(s.t.Context(), p, "a") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			stores := newPinningStores("a")
+			s := newSite(t, 1, func(o *siteOptions) { o.stores = stores })
+			text := long("alike ", 10*blockTokens)
+			half := text[:5*blockTokens]
+			for name, c := range map[string]struct {
+				text    string
+				blocks  int
+				seconds int
+			}{"goes": {text + long("own ", 2*blockTokens), 12, 36000}, "also": {text, 10, 3600}, "stays": {half, 5, 600}} {
+				s.context(name, c.text, c.seconds)
+				s.until(name+" is kept", func() bool {
+					n, _ := stores.blocks("a", c.text)
+					return n == c.blocks && strings.Contains(s.ask(http.MethodGet, "/v1/contexts/"+name, "").body, `"pinned_tokens"`)
+				})
+			}
+			var after func()
+			stores.mu.Lock()
+			stores.pinning = func() { after = goes(s) }
+			stores.mu.Unlock()
+			if got := s.ask(http.MethodDelete, "/v1/contexts/goes", ""); got.status != http.StatusOK || after == nil {
+				t.Fatalf("%+v", got)
+			}
+			if n, until := stores.blocks("a", half); n != 5 || time.Until(until) > 10*time.Minute || time.Until(until) < 5*time.Minute {
+				t.Errorf("%d blocks of the one that stays are pinned until %v", n, until)
+			}
+			after()
+			if n, _ := stores.blocks("a", text); n != 5 {
+				t.Errorf("%d blocks are pinned, want those 5 of the one that stays", n)
+			}
+		})
+	}
+}
+
+// TestAContextThatIsStoredLate: what an engine stores of a context that is gone by then does not
+// stay pinned, whether the engine had answered when it went or not.
+func TestAContextThatIsStoredLate(t *testing.T) {
+	for _, answered := range []bool{true, false} {
+		t.Run(fmt.Sprint("answered ", answered), func(t *testing.T) {
+			stores := newPinningStores("a")
+			s := newSite(t, 1, func(o *siteOptions) { o.stores = stores })
+			all, e := &s.router.contexts, s.engines[0]
+			text := long("text ", 10*blockTokens)
+			if answered {
+				s.context("late", text, 36000)
+				s.until("it is kept", func() bool {
+					return strings.Contains(s.ask(http.MethodGet, "/v1/contexts/late", "").body, `"pinned_tokens":1`)
+				})
+			} else {
+				e.do(hangs)
+				s.context("late", text, 36000)
+				s.until("the engine has it", func() bool { return len(e.requests()) == 1 })
+			}
+			if got := s.ask(http.MethodDelete, "/v1/contexts/late", ""); got.status != http.StatusOK {
+				t.Fatalf("%+v", got)
+			}
+			if !answered {
+				e.server.CloseClientConnections()
+			}
+			s.until("it is to be let go of once more", func() bool {
+				all.mu.Lock()
+				defer all.mu.Unlock()
+				return len(all.leaving["a"]) == 1
+			})
+			// The engine's store job comes through, and a minute passes.
+			p := &Prefix{Tokens: tokensOf(parse([]byte(completion(text))))}
+			if _, err := stores.Pin(t.Context(), "a", p, func() time.Duration { return time.Hour }); err != nil {
+				t.Fatal(err)
+			}
+			all.mu.Lock()
+			all.leaving["a"][0].at = time.Now()
+			all.mu.Unlock()
+			s.router.wakeKeepers()
+			s.until("nothing is pinned", func() bool { n, _ := stores.blocks("a", text); return n == 0 })
+		})
+	}
+}
+
+// TestLeaving: which contexts are let go of twice, and when.
+func TestLeaving(t *testing.T) {
+	began := time.Unix(1000, 0)
+	all := contexts{config: &Config{Contexts: 2}, leaving: map[string][]leaving{}}
+	gone := func(warmed, now time.Duration) (p, earlier *promptContext) {
+		p = &promptContext{warmed: began.Add(warmed)}
+		return p, all.leave(p, "e", began.Add(now))
+	}
+	if _, earlier := gone(0, keepsFor); earlier != nil || len(all.leaving["e"]) != 0 {
+		t.Error("one is let go of again that was stored long ago")
+	}
+	first, _ := gone(0, 0)
+	second, earlier := gone(0, time.Second)
+	if earlier != nil {
+		t.Error("there was room for two")
+	}
+	third, earlier := gone(time.Second, 2*time.Second)
+	if earlier != first {
+		t.Error("the first one did not make room")
+	}
+	for _, c := range []struct {
+		engine string
+		after  time.Duration
+		want   []*promptContext
+	}{{"e", keepsFor, nil}, {"other", time.Hour, nil}, {"e", keepsFor + time.Second, []*promptContext{second}}, {"e", time.Hour, []*promptContext{third}}, {"e", time.Hour, nil}} {
+		if got := all.left(c.engine, began.Add(c.after)); !slices.Equal(got, c.want) {
+			t.Errorf("%d of %s are left after %v, want %d", len(got), c.engine, c.after, len(c.want))
+		}
 	}
 }
 

@@ -30,7 +30,9 @@ type promptContext struct {
 	kept map[string]keeping
 	// asked is request with the token ids of the prefix, nil until they are known.
 	asked *request
-	gone  bool
+	// warmed is when an engine was done with it last, which stores it behind its answer.
+	warmed time.Time
+	gone   bool
 }
 
 // keeping is how an engine keeps a context.
@@ -49,6 +51,8 @@ type contexts struct {
 
 	mu  sync.Mutex
 	all map[contextName]*promptContext
+	// leaving are those that engines' stores are to let go of once more, the first one first.
+	leaving map[string][]leaving
 }
 
 type contextName struct{ tenant, name string }

@@ -83,7 +83,7 @@ func New(config Config, index Index, f *fleet.Fleet, stores Stores, transport ht
 	}
 	r.bodies.most = config.BodiesBytes
 	r.tokenizer = newTokenizer(f, transport, config.TokenBytes, &r.bodies)
-	r.contexts = contexts{config: &r.config, all: map[contextName]*promptContext{}}
+	r.contexts = contexts{config: &r.config, all: map[contextName]*promptContext{}, leaving: map[string][]leaving{}}
 	r.lifetime, r.cancel = context.WithCancel(context.Background())
 	var err error
 	if r.placer, err = newPlacer(&r.config, f, index); err != nil {

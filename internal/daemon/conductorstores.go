@@ -177,15 +177,17 @@ func prefixHashes(spec *kv.NamespaceSpec, seed string, p *router.Prefix) ([]byte
 }
 
 // Pin implements router.Stores.
-func (n *nodeStores) Pin(ctx context.Context, instance string, p *router.Prefix, ttl time.Duration) (tokens int, err error) {
+func (n *nodeStores) Pin(ctx context.Context, instance string, p *router.Prefix, ttl func() time.Duration) (tokens int, err error) {
 	err = n.each(ctx, instance, p, func(s *nodeStore, h held) (bool, error) {
 		var reply *adminpb.PinReply
 		err := s.alone(ctx, func() (err error) {
-			reply, err = s.Pin(ctx, &adminpb.PinRequest{Keys: h.keys, Kind: adminpb.PinRequest_KIND_SOFT, TtlSeconds: uint64(max(math.Ceil(ttl.Seconds()), 1))})
+			if seconds := math.Ceil(ttl().Seconds()); seconds > 0 {
+				reply, err = s.Pin(ctx, &adminpb.PinRequest{Keys: h.keys, Kind: adminpb.PinRequest_KIND_SOFT, TtlSeconds: uint64(seconds)})
+			}
 			return err
 		})
-		if err != nil {
-			return false, err
+		if err != nil || reply == nil { // nothing was to be pinned
+			return reply == nil, err
 		}
 		found := reply.GetPinned()
 		tokens = (h.blocks - int(found.GetMissingHashes())) * h.tokens //nolint:gosec // at most as many as were asked for

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,7 @@ func TestStoresOfANode(t *testing.T) {
 	}
 	n := newNodeStores(map[string]string{"a": o.dir, "beside": o.dir + "/", "gone": t.TempDir()})
 	defer n.close()
+	minute := func() time.Duration { return time.Minute }
 
 	// As engines have them: with the seed 0, in a namespace of SHA-256.
 	spec := *o.spec
@@ -65,7 +67,7 @@ func TestStoresOfANode(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got, err := n.Pin(t.Context(), "a", p, time.Minute); err != nil || got != 4*16 {
+	if got, err := n.Pin(t.Context(), "a", p, minute); err != nil || got != 4*16 {
 		t.Errorf("%d tokens are pinned, %v; want 64", got, err)
 	}
 	raw, err := NewOperator(o.dir)
@@ -92,7 +94,7 @@ func TestStoresOfANode(t *testing.T) {
 	}
 	// Of what others have in common with it nothing is unpinned, whoever shares the store.
 	for _, c := range []struct{ keep, left int }{{4*16 + 3, 4}, {2*16 + 15, 2}, {0, 0}} {
-		if _, err := n.Pin(t.Context(), "a", p, time.Minute); err != nil {
+		if _, err := n.Pin(t.Context(), "a", p, minute); err != nil {
 			t.Error(err)
 		}
 		if err := n.Unpin(t.Context(), "beside", p, func() int { return c.keep }); err != nil {
@@ -105,7 +107,7 @@ func TestStoresOfANode(t *testing.T) {
 	// Nothing is pinned while it is found out what is to be kept.
 	done := make(chan error, 1)
 	if err := n.Unpin(t.Context(), "a", p, func() int {
-		go func() { _, err := n.Pin(t.Context(), "beside", p, time.Minute); done <- err }()
+		go func() { _, err := n.Pin(t.Context(), "beside", p, minute); done <- err }()
 		time.Sleep(10 * time.Millisecond)
 		return 0
 	}); err != nil {
@@ -117,9 +119,29 @@ func TestStoresOfANode(t *testing.T) {
 	if got := letGo(); got != 4 {
 		t.Errorf("%d blocks are pinned, though they were behind what was let go of", got)
 	}
+	// Nor is anything unpinned while it is found out for how long, or pinned for no time.
+	var unpinning sync.WaitGroup
+	if _, err := n.Pin(t.Context(), "a", p, func() time.Duration {
+		unpinning.Go(func() {
+			if err := n.Unpin(t.Context(), "beside", p, func() int { return 0 }); err != nil {
+				t.Error(err)
+			}
+		})
+		time.Sleep(10 * time.Millisecond)
+		return time.Minute
+	}); err != nil {
+		t.Error(err)
+	}
+	unpinning.Wait()
+	if got := letGo(); got != 0 {
+		t.Errorf("%d blocks are pinned, though they were let go of behind it", got)
+	}
+	if got, err := n.Pin(t.Context(), "a", p, func() time.Duration { return 0 }); err != nil || got != 0 || letGo() != 0 {
+		t.Errorf("%d tokens are pinned for no time, %v", got, err)
+	}
 	other := *p
 	other.CacheSalt = ""
-	if got, err := n.Pin(t.Context(), "a", &other, time.Minute); err != nil || got != 0 {
+	if got, err := n.Pin(t.Context(), "a", &other, minute); err != nil || got != 0 {
 		t.Errorf("%d tokens of another salt are pinned, %v", got, err)
 	}
 	if err := n.Prefetch(t.Context(), "a", p); !errors.Is(err, router.ErrNoStore) {
@@ -133,7 +155,7 @@ func TestStoresOfANode(t *testing.T) {
 		instance string
 		prefix   *router.Prefix
 	}{"another machine's": {"b", p}, "no lookupd": {"gone", p}, "an adapter": {"a", &adapter}, "no whole block": {"a", &short}} {
-		if _, err := n.Pin(t.Context(), c.instance, c.prefix, time.Minute); !errors.Is(err, router.ErrNoStore) {
+		if _, err := n.Pin(t.Context(), c.instance, c.prefix, minute); !errors.Is(err, router.ErrNoStore) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
