@@ -78,7 +78,8 @@ func newFront(cfg *config.ConductorConfig) (*front, error) {
 			}
 		}
 	}
-	return f, f.load()
+	err := f.load()
+	return f, err
 }
 
 // load reads the files anew. What can't be read leaves all as it was.
