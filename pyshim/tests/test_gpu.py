@@ -322,7 +322,7 @@ class FakeLink:
     """Takes everything; knows what came, in order."""
 
     healthy = store_ready = True
-    done = False
+    done = leaving = False
 
     def __init__(self):
         self.sent = []

@@ -458,7 +458,7 @@ def test_nothing_of_before_is_sent_after(end):
         connected = True
 
         def leave(self, now):
-            self.connected = False
+            self.connected, self.leaving = False, True
 
         def disown(self, now):
             return []
