@@ -19,6 +19,7 @@ from mooncake_sidecar import config, gpuevents, gpusleep, paths
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
 from mooncake_sidecar.jobs import JobCommand, StepCommands, block_bytes, load_frame
+from mooncake_sidecar.link import Outcome
 from mooncake_sidecar.namespace import Ranks
 from mooncake_sidecar.presence import Presence
 from mooncake_sidecar.registration import Registrant, describe
@@ -529,3 +530,24 @@ def test_an_engine_that_is_killed_leaves_nothing_mapped(library, runtime_dir):  
     finally:
         daemons.close()
     assert control.complaints() == (0, "")
+
+
+def test_what_a_daemon_says_after_it_was_left_does_not_count():
+    """A sleep that fails half-way brings other chunks: what it loaded went where the old ones were."""
+
+    class Stuck(FakeLink):
+        connected, leaving_descriptor, ended = True, -1, False
+
+        def leave(self, now):
+            self.leaving = True
+
+        def pump(self, now):
+            return [Outcome(1, "load", "a", msg.STATUS_OK, b"")] if self.ended else []
+
+    stuck = Stuck()
+    links = [stuck]
+    role = WorkerRole(lambda: links.pop() if links else None, rank=0, by_block=True, events=None)
+    role.start_loads(StepCommands(loads=[JobCommand(1, "a", b"frame", block_bytes([5, 6]))]))
+    assert not role.leave(0.0)
+    stuck.ended = True
+    assert role.poll().received == {"a"} and role.take_bad_blocks() == {5, 6}
