@@ -20,9 +20,9 @@ const (
 	// leastGCPercent is for a large index, which has no pointers and costs a collection
 	// little; garbageRoom is what may pile up beside one before it comes to that.
 	leastGCPercent = 15
-	garbageRoom    = 128 << 20
+	garbageRoom    = 32 << 20
 	// trimInterval is how often it is looked how large the index has become.
-	trimInterval = 5 * time.Second
+	trimInterval = 200 * time.Millisecond
 )
 
 // limitMemory keeps the Go heap small: call it when the large tables stand. The

@@ -9,7 +9,7 @@ func TestGarbageOfALargeHeap(t *testing.T) {
 		live    uint64
 		percent int
 	}{
-		{0, 50}, {1 << 20, 50}, {256 << 20, 50}, {512 << 20, 25}, {1 << 30, 15}, {100 << 30, 15},
+		{0, 50}, {1 << 20, 50}, {64 << 20, 50}, {128 << 20, 25}, {256 << 20, 15}, {100 << 30, 15},
 	} {
 		if got := gcPercentOf(c.live); got != c.percent {
 			t.Errorf("%d MiB: %d %%, want %d", c.live>>20, got, c.percent)
