@@ -56,15 +56,8 @@ func TestExpectIsAnswered(t *testing.T) {
 // TestModelsThatAreOut: of a model that was there is said that it will be again, of one that
 // never was that it is none.
 func TestModelsThatAreOut(t *testing.T) {
-	s := newSite(t, 2)
+	s := newSiteOfTwoModels(t)
 	e := s.engines[1]
-	e.mu.Lock()
-	e.mu.models = `{"id":"other"}`
-	e.mu.Unlock()
-	e.kill()
-	s.until("b is out", func() bool { return s.fleet.Usable() == 1 })
-	e.start(t)
-	s.until("b serves the other model", func() bool { _, ok := s.fleet.Model("other"); return ok })
 	ask := func(model string, want int) {
 		t.Helper()
 		if got := s.post(pathCompletions, fmt.Sprintf(`{"model":%q,"prompt":"x"}`, model)); got.status != want || want == http.StatusServiceUnavailable && got.header.Get("Retry-After") == "" {

@@ -583,3 +583,18 @@ func mustContain(t *testing.T, text string, parts ...string) {
 		}
 	}
 }
+
+// newSiteOfTwoModels is a site whose second engine serves the model other alone.
+func newSiteOfTwoModels(t *testing.T) *site {
+	t.Helper()
+	s := newSite(t, 2)
+	e := s.engines[1]
+	e.mu.Lock()
+	e.mu.models = `{"id":"other"}`
+	e.mu.Unlock()
+	e.kill()
+	s.until("b is out", func() bool { return s.fleet.Usable() == 1 })
+	e.start(t)
+	s.until("b serves the other model", func() bool { _, ok := s.fleet.Model("other"); return ok })
+	return s
+}

@@ -42,15 +42,7 @@ func TestForms(t *testing.T) {
 		t.Errorf("%q", model)
 	}
 
-	s := newSite(t, 2)
-	e := s.engines[1]
-	e.mu.Lock()
-	e.mu.models = `{"id":"other"}`
-	e.mu.Unlock()
-	e.kill()
-	s.until("b is out", func() bool { return s.fleet.Usable() == 1 })
-	e.start(t)
-	s.until("b serves the other model", func() bool { _, ok := s.fleet.Model("other"); return ok })
+	s := newSiteOfTwoModels(t)
 	for range 6 {
 		if got := s.post("/v1/audio/transcriptions", string(content), "Content-Type", header.Get("Content-Type")); got.engine() != "b" {
 			t.Errorf("%+v", got)
