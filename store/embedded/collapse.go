@@ -23,6 +23,9 @@ const (
 	collapsePatience = 200 * time.Millisecond
 )
 
+// pageOf returns where the huge page begins that has a byte of the file.
+func pageOf(at uint64) uint64 { return at / hugepage.Bytes * hugepage.Bytes }
+
 // collapse asks for huge pages for the prepared range [from, to) of the file, and gives up
 // where they are not to be had quickly.
 func (m *Master) collapse(from, to uint64) {
@@ -30,8 +33,7 @@ func (m *Master) collapse(from, to uint64) {
 	if !can || !m.opts.HugePages {
 		return
 	}
-	from = (from + hugepage.Bytes - 1) / hugepage.Bytes * hugepage.Bytes
-	to = to / hugepage.Bytes * hugepage.Bytes
+	from, to = pageOf(from+hugepage.Bytes-1), pageOf(to)
 	for ; from < to; from += collapseStep {
 		begun := time.Now()
 		if err := c.Collapse(from, min(to-from, collapseStep)); err != nil {
@@ -60,7 +62,7 @@ func (m *Master) recordsBy(ready uint32) uint32 {
 	step := uint64(recordStep)
 	if m.opts.HugePages {
 		end := m.seg.recordsEnd()
-		step = ((end/hugepage.Bytes+1)*hugepage.Bytes - end) / recordBytes
+		step = (pageOf(end) + hugepage.Bytes - end) / recordBytes
 	}
 	return ready + uint32(min(step, uint64(m.seg.Records-ready))) //nolint:gosec // at most Records
 }

@@ -272,7 +272,7 @@ func (m *Master) freshRecordLocked() (uint32, bool) {
 			m.opts.Log.Warn("the record table can't grow", "records", ready, "error", err)
 			return 0, false
 		}
-		m.collapse(from/hugepage.Bytes*hugepage.Bytes, to) // what is before it is prepared, too
+		m.collapse(pageOf(from), to) // what is before it is prepared, too
 		m.seg.setReadyRecords(by)
 	}
 	m.fresh++
@@ -283,8 +283,8 @@ func (m *Master) freshRecordLocked() (uint32, bool) {
 func (m *Master) Layout() Layout { return m.seg.Layout }
 
 // PrepareNext allocates one more slab of the data area and makes it usable. It
-// returns false when all are, and the tables are where they should be. Call it until then, from one goroutine; the store
-// serves meanwhile with what it has.
+// returns false when all are, and the tables are where they should be. Call it until
+// then, from one goroutine; the store serves meanwhile with what it has.
 func (m *Master) PrepareNext() (bool, error) {
 	next := m.seg.prepared()
 	if next == m.seg.Slabs {

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math/bits"
 
-	"github.com/mooncake-sidecar/sidecar/internal/hugepage"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -27,7 +26,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	m := newMaster(mem, layout, opts.withDefaults())
 	m.checkNodes()
 	if m.opts.HugePages {
-		m.adopted.from, m.adopted.to = m.seg.recordsAt/hugepage.Bytes*hugepage.Bytes, m.seg.recordsEnd()
+		m.adopted.from, m.adopted.to = pageOf(m.seg.recordsAt), m.seg.recordsEnd()
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
