@@ -9,9 +9,9 @@ from typing import Iterator
 STRIKE_EVERY_S = 20.0
 FIRST_STRIKE_S = 6.0
 RESET_EVERY_S = 7.0
-LEG_MINUTES = 20.0
+LEG_MINUTES = 15.0
 # So long a daemon is spared at a time in long legs, for its memory to be watched while the other one is struck.
-SPARED_S = 300.0
+SPARED_S = 200.0
 STOP_S = (0.5, 8.0)
 
 DAEMONS = ("lookupd", "worker")
@@ -64,7 +64,7 @@ class Leg:
 def legs(
     seed: int, minutes: float, kinds: tuple[str, ...], kind: str | None = None, disk: bool | None = None, slow: bool | None = None
 ) -> Iterator[Leg]:
-    """The legs of a soak: of about LEG_MINUTES, each of another kind until all have had their turn.
+    """The legs of a soak: of LEG_MINUTES and more, each of another kind until all have had their turn.
 
     Args:
         kind: all legs are of this one.
@@ -72,7 +72,7 @@ def legs(
         slow: all legs have slowed copies or none has; None: as drawn.
     """
     rng = random.Random(seed)
-    count = max(1, round(minutes / LEG_MINUTES))
+    count = max(1, int(minutes // LEG_MINUTES))
     turn: list[str] = []
     with_disk = rng.random() < 0.5
     for _ in range(count):

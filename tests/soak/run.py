@@ -13,7 +13,7 @@ from .counters import Counters
 from .events import Events
 from .gate import Gate
 from .limits import REQUEST_LIMIT_S
-from .plan import DAEMONS, Leg
+from .plan import DAEMONS, LEG_MINUTES, Leg
 from .setups import SETUPS
 from .tally import Tally
 from .traffic import Traffic
@@ -29,8 +29,9 @@ RESERVE_S = 15.0
 LEAST_TRAFFIC_S = 90.0
 # And so much longer at most, while something that must come has not.
 MORE_TRAFFIC_S = 120.0
-# In legs as long as this each daemon is spared for as long as it takes to judge it.
-DAEMONS_JUDGED_S = 1200.0
+# In legs as long as this each daemon is spared for as long as it takes to judge it: for so long, in which its peer has some lives.
+DAEMONS_JUDGED_S = 60 * LEG_MINUTES
+SEVERAL_LIVES_S = 120.0
 DEADLINES = {"load_timeout_s": 2, "store_timeout_s": 4, "fence_kill_after_s": 1, "lookup_timeout_ms": 200}
 # By batch of a load, by step of a store; and batches so small that a job has some.
 SLOW = "copy_delay=200ms"
@@ -41,7 +42,7 @@ KV_BYTES = 40 * MIB
 # of an hour and hide every leak. vLLM's own cache of them, 32 sizes a layer, fills within a minute.
 ONEDNN_KERNELS = 64
 # A worker keeps its connections to lookupd for its next calls: as many as it has had calls under way at once, which grows for
-# a while after lookupd began anew, and 16 at most. In long legs several such lives go into one line, which stays level.
+# a while after lookupd began anew, and 16 at most. While it is spared, several such lives go into one line, which stays level.
 KEPT_CONNECTIONS = 16
 # Go adds a thread when all that it has are in calls of the kernel, sooner where others use the cores too, and keeps it. A
 # thread left behind by each request is many more than these.
@@ -55,20 +56,27 @@ ONE_THREAD = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
 
 def limits(seconds: float) -> Limits:
-    """An engine's allocators fill for a while. In 20 minutes a leak of some KiB a request is found, in three of some hundred.
+    """What may come in a leg so long.
 
+    An engine's allocators fill for a while. In a quarter of an hour a leak of some KiB a request is found, in three minutes of some hundred.
     A daemon has its memory and threads soon, and its connections; it keeps no more however often its peer begins anew.
     """
     filled, settled = min(180.0, seconds / 5), min(30.0, seconds / 5)
-    descriptors, threads = (2.0, 2.0) if seconds >= DAEMONS_JUDGED_S else (2.0 + KEPT_CONNECTIONS, 2.0 + KEPT_THREADS)
+    long = seconds >= DAEMONS_JUDGED_S
+
+    def daemon(connections: int, threads: int) -> dict[str, Allowance]:
+        return {
+            "memory": Allowance(24.0 * MIB, settled),
+            "descriptors": Allowance(2.0 + connections, settled),
+            "threads": Allowance(2.0 + threads, settled),
+        }
+
     return Limits(
         engine={"memory": Allowance(24.0 * MIB, filled), "descriptors": Allowance(12.0, filled), "threads": Allowance(6.0, filled)},
-        daemon={
-            "memory": Allowance(24.0 * MIB, settled),
-            "descriptors": Allowance(descriptors, settled),
-            "threads": Allowance(threads, settled),
-        },
+        daemon=daemon(0, 0) if long else daemon(KEPT_CONNECTIONS, KEPT_THREADS),
         daemon_bytes=64 * MIB,
+        brief=daemon(KEPT_CONNECTIONS, KEPT_THREADS),
+        brief_s=SEVERAL_LIVES_S if long else 0.0,
     )
 
 

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from soak import plan
+from soak import plan, run
 from soak.setups import SETUPS
 
 KINDS = tuple(SETUPS)
@@ -17,8 +17,8 @@ def test_a_seed_makes_one_plan():
 @pytest.mark.parametrize("seed", range(50))
 def test_what_is_in_an_hour(seed):
     legs = list(plan.legs(seed, 60, KINDS))
-    assert [leg.seconds for leg in legs] == [1200.0] * 3
-    assert len({leg.kind for leg in legs}) == 3
+    assert [leg.seconds for leg in legs] == [900.0] * 4
+    assert {leg.kind for leg in legs} == set(KINDS)
     assert {leg.disk for leg in legs} == {True, False}
     for leg in legs:
         for strike in leg.strikes:
@@ -36,10 +36,20 @@ def test_what_is_in_the_first_seconds(seed):
 
 
 def test_each_daemon_is_spared_for_as_long_as_it_takes_to_watch_it():
-    assert [plan.spared(at) for at in (0, 299, 300, 599, 600, 900, 1199, 1200)] == [
+    assert [plan.spared(at) for at in (0, 199, 200, 399, 400, 600, 799, 800)] == [
         *(None, None),
         *(plan.DAEMONS[0],) * 2,
         None,
         *(plan.DAEMONS[1],) * 2,
         None,
     ]
+
+
+@pytest.mark.parametrize("minutes", [15, 20, 29.9, 30, 59, 60, 24 * 60])
+def test_a_long_soaks_legs_are_long_enough_to_judge_daemons(minutes):
+    """With two minutes for the engine to start and to give its references."""
+    for leg in plan.legs(3, minutes, KINDS):
+        assert leg.seconds >= run.DAEMONS_JUDGED_S
+        watched = range(int(leg.seconds - run.RESERVE_S - 120))
+        for daemon in plan.DAEMONS:
+            assert sum(plan.spared(at) == daemon for at in watched) >= 160

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import os
 import pathlib
 import re
@@ -40,9 +41,18 @@ class Limits:
     daemon: Mapping[str, Allowance]
     # A daemon's memory at any time.
     daemon_bytes: int
+    # Of daemons that are judged for a shorter time than brief_s: what comes once in a life is all that such a life shows.
+    brief: Mapping[str, Allowance] = dataclasses.field(default_factory=dict)
+    brief_s: float = 0.0
 
-    def of(self, name: str, quantity: str) -> Allowance:
-        return (self.daemon if name in DAEMONS else self.engine)[quantity]
+    def of(self, name: str, quantity: str, span_s: float = math.inf) -> Allowance:
+        if name not in DAEMONS:
+            return self.engine[quantity]
+        return (self.brief if span_s < self.brief_s else self.daemon)[quantity]
+
+    def least_s(self, name: str) -> float:
+        """So long a process must have been watched for its judgement to say something."""
+        return self.brief_s if name in DAEMONS else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +105,7 @@ class Vitals:
         for (name, pid), quantities in sorted(self._series.items()):
             for quantity, samples in quantities.items():
                 line = self._trend(name, quantity, samples)
-                if line is not None and line.exceeds(self._limits.of(name, quantity).grown):
+                if line is not None and line.exceeds(self._limits.of(name, quantity, line.span_s).grown):
                     found.append(f"{name} ({pid}): {quantity} grew by {_shown(quantity, line.grown)} in {line.span_s:.0f} s")
             most = max(s.value for s in quantities["memory"])
             if name in DAEMONS and most > self._limits.daemon_bytes:
@@ -118,7 +128,8 @@ class Vitals:
         return {"processes": found, "shared_bytes": {"most": max((s.value for s in self._shared), default=0), "last": self.shared_bytes()}}
 
     def _judged(self, name: str, quantities: Mapping[str, list[Sample]]) -> bool:
-        return all(self._trend(name, quantity, samples) is not None for quantity, samples in quantities.items())
+        lines = [self._trend(name, quantity, samples) for quantity, samples in quantities.items()]
+        return all(line is not None and line.span_s >= self._limits.least_s(name) for line in lines)
 
     def _trend(self, name: str, quantity: str, samples: list[Sample]) -> Trend | None:
         begin = samples[0].at_s + self._limits.of(name, quantity).after_s
