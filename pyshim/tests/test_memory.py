@@ -17,11 +17,13 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVCacheLayout,
     KVCacheTensor,
     MambaSpec,
     MLAAttentionSpec,
     SlidingWindowSpec,
     UniformTypeKVCacheSpecs,
+    compute_layout_strides,
 )
 from vllm.v1.worker.utils import allocate_kv_cache
 
@@ -91,8 +93,6 @@ def test_one_run_of_the_whole_block_where_blocks_are_outermost():
 
 @pytest.mark.parametrize("make", [lambda: kv_config(BLOCKS, layers=3), hybrid])
 def test_tensors_as_vllm_makes_them_agree_with_the_configuration(make):
-    from vllm.v1.kv_cache_interface import KVCacheLayout
-
     kv = make()
     caches = allocate_kv_cache(kv, torch.device("cpu"), KVCacheLayout["LBHNC"])
     runs = [run for _, run in layout.runs_from_tensors(caches, kv)]
@@ -101,8 +101,6 @@ def test_tensors_as_vllm_makes_them_agree_with_the_configuration(make):
 
 
 def test_the_bytes_of_a_block_are_where_the_runs_say():
-    from vllm.v1.kv_cache_interface import KVCacheLayout
-
     kv = kv_config(BLOCKS, layers=3)
     caches = allocate_kv_cache(kv, torch.device("cpu"), KVCacheLayout["LBHNC"])
     for i, cache in enumerate(caches.values()):
@@ -115,8 +113,6 @@ def test_the_bytes_of_a_block_are_where_the_runs_say():
 
 
 def test_a_scattered_block_is_refused():
-    from vllm.v1.kv_cache_interface import KVCacheLayout
-
     page = FULL.page_size_bytes
     tensor = KVCacheTensor(size=2 * page * BLOCKS, layers=["a", "b"], layer_stride=page * BLOCKS, block_stride=page)
     kv = cache_config([(["a", "b"], FULL)], [tensor])
@@ -126,9 +122,38 @@ def test_a_scattered_block_is_refused():
         layout.runs_from_tensors(heads_apart, kv)
 
 
-def test_missing_layers_and_broken_promises_are_refused():
-    from vllm.v1.kv_cache_interface import KVCacheLayout
+def as_vllm_places(name):
+    """Three layers of one group, placed as ``get_kv_cache_config_from_groups`` does, and their tensors."""
+    kv_layout, names = KVCacheLayout[name], ["a", "b", "c"]
+    size = FULL.page_size_bytes * BLOCKS * len(names)
+    fixed = (None, FULL.page_size_bytes * len(names) if kv_layout.is_block_outermost else None, None, None, None)
+    layer_stride, block_stride, *_ = compute_layout_strides(FULL, BLOCKS, len(names), kv_layout, fixed_strides=fixed)
+    tensor = KVCacheTensor(size=size, layers=names, layer_stride=layer_stride, block_stride=block_stride)
+    kv = cache_config([(names, FULL)], [tensor], layout_name=name)
+    return kv, allocate_kv_cache(kv, torch.device("cpu"), kv_layout)
 
+
+@pytest.mark.parametrize("name", [each.name for each in KVCacheLayout])
+def test_a_blocks_runs_are_its_bytes_in_every_layout_or_it_is_refused(name):
+    """In BHLNC the in-tree connector takes a stride over heads and layers for a length, and reads beyond the cache."""
+    kv, caches = as_vllm_places(name)
+    if name in ("LHBNC", "BHLNC"):
+        with pytest.raises(layout.UnsupportedLayout, match=f"layout {name} scatters"):
+            layout.runs_from_tensors(caches, kv)
+        return
+    for cache in caches.values():
+        cache[7].fill_(-1.5)
+    found = layout.runs_from_tensors(caches, kv)
+    storage = next(iter(caches.values())).untyped_storage()
+    whole = torch.tensor([], dtype=torch.uint8).set_(storage).view(torch.float32)
+    said = torch.zeros_like(whole)
+    for _, run in found:
+        begin = (run.offset + 7 * run.stride) // 4
+        said[begin : begin + run.bytes // 4] -= 1.5
+    assert torch.equal(whole, said)
+
+
+def test_missing_layers_and_broken_promises_are_refused():
     kv = kv_config(BLOCKS, layers=2)
     caches = allocate_kv_cache(kv, torch.device("cpu"), KVCacheLayout["LBHNC"])
     with pytest.raises(layout.UnsupportedLayout, match=r"layer\.1"):
@@ -142,8 +167,6 @@ def test_missing_layers_and_broken_promises_are_refused():
 
 
 def test_the_one_allocation_is_shared_and_nothing_else():
-    from vllm.v1.kv_cache_interface import KVCacheLayout
-
     kv = kv_config(BLOCKS)
     size = kv.kv_cache_tensors[0].size
     original = torch.zeros
@@ -175,8 +198,6 @@ def test_the_original_comes_back_after_an_error():
 
 
 def test_private_memory_is_reached_by_address():
-    from vllm.v1.kv_cache_interface import KVCacheLayout
-
     kv = hybrid()
     caches = allocate_kv_cache(kv, torch.device("cpu"), KVCacheLayout["LBHNC"])
     memory = describe(caches, kv, [], 2)
