@@ -329,3 +329,36 @@ func TestFaultIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// Stores are done as work in the background, by one thread of it, and loads are not:
+// a request waits for a load.
+func TestStoresAreBackgroundWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLayout(t, []string{KindMemfd}, numBlocks*64, []int{64}, []connector.KVSegment{seg(0, 0, 0, 64, 64)})
+		release := make(chan struct{})
+		m, err := Device{Background: func(work func()) {
+			<-release
+			work()
+		}}.Map(os.Getpid(), l.reg, l.fds)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var stored, loaded atomic.Int64
+		for range queuedStores {
+			m.Copy(t.Context(), worker.Store, nil, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 64)}}, func(error) { stored.Add(1) })
+		}
+		m.Copy(t.Context(), worker.Load, nil, []worker.ShardCopy{{BlockID: 2, Memory: make([]byte, 64)}}, func(error) { loaded.Add(1) })
+		synctest.Wait()
+		if stored.Load() != 0 || loaded.Load() != 1 {
+			t.Errorf("while there is no time for what nobody waits for, %d stores and %d loads of 1 are done", stored.Load(), loaded.Load())
+		}
+		close(release)
+		synctest.Wait()
+		if stored.Load() != queuedStores {
+			t.Errorf("%d stores are done, of %d", stored.Load(), queuedStores)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}

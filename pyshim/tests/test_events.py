@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import zmq
+from vllm.config import KVEventsConfig
 from vllm.distributed.kv_events import AllBlocksCleared, BlockRemoved, BlockStored, KVEventBatch
 
 from mooncake_sidecar import events
@@ -454,3 +455,24 @@ def test_who_can_not_ask_for_what_was_missed_says_so(publisher, monkeypatch):
     finally:
         follower.close()
     assert len(warned) == 2 and "were lost" in warned[1]
+
+
+@pytest.mark.parametrize(("asked", "stream"), [(False, True), (True, False), (True, True)])
+def test_events_are_passed_on_to_who_asks(asked, stream, make_engine, monkeypatch):
+    """vLLM's own stream may be wanted without what the store holds: other engines and lookupd itself tell of that."""
+    import engine
+
+    plain = engine.vllm_config
+
+    def with_events(*args, **kwargs):
+        config = plain(*args, **kwargs)
+        config.kv_events_config = KVEventsConfig(enable_kv_cache_events=stream, publisher="null")
+        return config
+
+    monkeypatch.setattr(engine, "vllm_config", with_events)
+    connector = make_engine(enable_kv_events=asked).connector
+    assert (connector._events is not None) == (asked and stream)
+    if connector._events is not None:
+        connector._events.apply([stored(1)])
+        assert told(connector.take_events()) == {(True, "CPU", 0, 1)}
+    assert not list(connector.take_events())
