@@ -202,3 +202,26 @@ func TestAhead(t *testing.T) {
 		t.Errorf("told of %d chunks behind the last", n)
 	}
 }
+
+// TestLookupsAllocateNothing: a probe costs no allocation, present or absent.
+func TestLookupsAllocateNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	w := newWorld(t, 2<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 8192, 1))
+	w.store(s, ns, 1, 0)
+	v := w.m.View(ns.ID)
+	defer v.Close()
+	for chunk, want := range map[int]kv.Existence{1: kv.Present, 2: kv.Absent} {
+		hash := testHash(chunk)
+		if n := testing.AllocsPerRun(100, func() {
+			if v.Exists(0, hash) != want {
+				t.Error("wrong")
+			}
+		}); n != 0 {
+			t.Errorf("%v: %v allocations", want, n)
+		}
+	}
+}
