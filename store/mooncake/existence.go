@@ -118,23 +118,23 @@ func (s *Store) ReportFailed(ctx context.Context, n store.Namespace, chunks []st
 	if err != nil {
 		return fmt.Errorf("report failed: %w", err)
 	}
-	var corrupt []string
+	corrupt := &doomed{ns: ns}
 	s.client.mu.Lock()
 	for i := range chunks {
 		c := &chunks[i]
 		switch {
 		case int(c.Group) >= len(ns.keys.Prefixes):
 		case c.Corrupt:
-			corrupt = append(corrupt, ns.chunkKeys(c.Group, &c.Hash)...)
+			corrupt.add(c.Group, &c.Hash)
 		case len(s.missOnce) < maxMissOnce:
 			s.missOnce[chunk{n.ID, c.Group, c.Hash}] = struct{}{}
 		}
 	}
 	s.client.mu.Unlock()
-	if len(corrupt) == 0 {
+	if len(corrupt.keys) == 0 {
 		return nil
 	}
-	if _, err = s.client.remove(ctx, ns, corrupt); err != nil {
+	if _, err = s.client.remove(ctx, corrupt); err != nil {
 		return fmt.Errorf("report failed: %w", err)
 	}
 	return nil

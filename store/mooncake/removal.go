@@ -17,7 +17,7 @@ const (
 	DefaultLease = 10 * time.Second
 	// owedPause is between two attempts to remove what has a lease.
 	owedPause = time.Second
-	// maxOwed bounds the keys that are owed; with more, their namespace is.
+	// maxOwed bounds the keys that are owed; with more, their chunks wait.
 	maxOwed = 1 << 16
 	// leaseMargin is the part of a lease by which one more is waited for.
 	leaseMargin = 4
@@ -55,13 +55,36 @@ func (c *Client) isDirty(ns *namespace) bool {
 	return ns.dirty
 }
 
-// oweLocked notes that a key of the namespace is to be removed.
-func (c *Client) oweLocked(ns *namespace, key string) {
-	if _, again := c.owed.keys[key]; again || len(c.owed.keys) < maxOwed {
-		c.owed.keys[key] = ns
+// ErrManyOwed reports chunks that can't be removed now: too many others are being
+// removed.
+var ErrManyOwed = errors.New("too many removals are under way")
+
+// doomed are keys of a namespace that are to be removed, and the chunk that each is of;
+// no chunks for keys that are owed already.
+type doomed struct {
+	ns     *namespace
+	keys   []string
+	chunks []chunk
+}
+
+// add adds the keys of a chunk.
+func (d *doomed) add(group uint32, hash *kv.Hash) {
+	for _, key := range d.ns.chunkKeys(group, hash) {
+		d.keys, d.chunks = append(d.keys, key), append(d.chunks, chunk{d.ns.id, group, *hash})
+	}
+}
+
+// oweLocked notes that a key is to be removed. Where there is no room for it its chunk
+// waits, and nothing but that goes.
+func (c *Client) oweLocked(d *doomed, i int) {
+	if _, again := c.owed.keys[d.keys[i]]; again || len(c.owed.keys) < maxOwed {
+		c.owed.keys[d.keys[i]] = d.ns
 		return
 	}
-	c.soilLocked(ns)
+	// Those who may begin a removal are refused long before this.
+	if i >= len(d.chunks) || !c.waitLocked(d.chunks[i], 2*maxWaiting) {
+		c.soilLocked(d.ns)
+	}
 }
 
 // soilLocked notes that all that the cluster has of the namespace is to be removed.
@@ -120,22 +143,26 @@ func (c *Client) Clean(n store.Namespace) bool {
 	return err == nil && !ns.dirty
 }
 
-// remove removes keys of a namespace, in as many calls as it takes. An object that
-// is gone is as good as one that was removed, and one that is owed, too. It goes on
-// after an error, and returns the first.
-func (c *Client) remove(ctx context.Context, ns *namespace, keys []string) (removed int, err error) {
+// remove removes keys, in as many calls as it takes. An object that is gone is as good
+// as one that was removed, and one that is owed, too. It goes on after an error, and
+// returns the first.
+func (c *Client) remove(ctx context.Context, d *doomed) (removed int, err error) {
 	err = c.probe(ctx)
-	for from := 0; from < len(keys); from += MaxKeys {
-		batch := keys[from:min(from+MaxKeys, len(keys))]
+	for from := 0; from < len(d.keys); from += MaxKeys {
+		to := min(from+MaxKeys, len(d.keys))
+		batch := &doomed{ns: d.ns, keys: d.keys[from:to]}
+		if d.chunks != nil {
+			batch.chunks = d.chunks[from:to]
+		}
 		var answers []Answer
 		var failed error
 		if err == nil || !unreached(err) {
-			answers, failed = c.cfg.Engine.Remove(ctx, batch)
+			answers, failed = c.cfg.Engine.Remove(ctx, batch.keys)
 			c.mu.Lock()
 			failed = c.noteLocked("remove", answers, failed)
 			c.mu.Unlock()
 		}
-		n, other := c.settleRemoval(ns, batch, answers)
+		n, other := c.settleRemoval(batch, answers)
 		removed += n
 		if err == nil {
 			err = cmp.Or(failed, other)
@@ -150,12 +177,12 @@ func unreached(err error) bool {
 }
 
 // settleRemoval notes what became of keys; what was not answered is owed.
-func (c *Client) settleRemoval(ns *namespace, keys []string, answers []Answer) (removed int, err error) {
+func (c *Client) settleRemoval(d *doomed, answers []Answer) (removed int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for i, key := range keys {
+	for i, key := range d.keys {
 		if i >= len(answers) {
-			c.oweLocked(ns, key)
+			c.oweLocked(d, i)
 			continue
 		}
 		switch code := answers[i].Code(); code {
@@ -168,10 +195,10 @@ func (c *Client) settleRemoval(ns *namespace, keys []string, answers []Answer) (
 			if _, again := c.owed.keys[key]; !again {
 				removed++
 			}
-			c.oweLocked(ns, key)
+			c.oweLocked(d, i)
 			c.owed.until = c.cfg.Now().Add(owedPause)
 		default:
-			c.oweLocked(ns, key)
+			c.oweLocked(d, i)
 			if err == nil {
 				err = &Error{Op: "remove", Code: code, Text: key}
 			}
@@ -213,7 +240,7 @@ func (c *Client) makeUp(ctx context.Context) error {
 	}
 	for ns, keys := range byNamespace { // a namespace is clean when it owes nothing
 		if first == nil || !unreached(first) {
-			_, err := c.remove(ctx, ns, keys)
+			_, err := c.remove(ctx, &doomed{ns: ns, keys: keys})
 			note(err)
 		}
 	}
@@ -298,20 +325,44 @@ func (c *Client) Reset(ctx context.Context, n store.Namespace) (shards int, err 
 
 // Remove removes chunks by their hash, in every group, and returns how many shards
 // there were. What could not be removed is not found here any more, and is removed
-// when it can be.
+// when it can be. However many there are, nothing else is removed for them: with
+// ErrManyOwed the last ones stay.
 func (c *Client) Remove(ctx context.Context, n store.Namespace, hashes []kv.Hash) (shards int, err error) {
-	ns, err := c.current(ctx, n)
-	if err != nil {
+	if err = ctx.Err(); err != nil {
 		return 0, fmt.Errorf("remove: %w", err)
 	}
-	var keys []string
-	for i := range hashes {
-		for g := range uint32(len(ns.spec.Groups)) {
-			keys = append(keys, ns.chunkKeys(g, &hashes[i])...)
+	for from := 0; from < len(hashes); {
+		d, took, beginning := c.doom(context.WithoutCancel(ctx), n, hashes[from:]) // what was begun is owed
+		if beginning != nil {
+			err = errors.Join(err, beginning)
+			break
 		}
+		removed, failed := c.remove(ctx, d)
+		shards, from, err = shards+removed, from+took, cmp.Or(err, failed)
 	}
-	if shards, err = c.remove(ctx, ns, keys); err != nil {
+	if err != nil {
 		return shards, fmt.Errorf("remove: %w", err)
 	}
 	return shards, nil
+}
+
+// doom takes the first hashes for one call, if their chunks may wait.
+func (c *Client) doom(ctx context.Context, n store.Namespace, hashes []kv.Hash) (*doomed, int, error) {
+	ns, err := c.current(ctx, n)
+	if err != nil {
+		return nil, 0, err
+	}
+	c.mu.Lock()
+	full := len(c.owed.waiting) >= maxWaiting
+	c.mu.Unlock()
+	if full {
+		return nil, 0, fmt.Errorf("%w; %d chunks stay", ErrManyOwed, len(hashes)*len(ns.spec.Groups))
+	}
+	d, took := &doomed{ns: ns}, 0
+	for ; took < len(hashes) && len(d.keys) < MaxKeys; took++ {
+		for g := range uint32(len(ns.spec.Groups)) {
+			d.add(g, &hashes[took])
+		}
+	}
+	return d, took, nil
 }

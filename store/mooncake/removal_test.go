@@ -192,3 +192,59 @@ func TestRemovalGoesOn(t *testing.T) {
 	r.mustPut(1) // what was left goes before
 	r.expect(1, true)
 }
+
+// TestManyRemoved: however many chunks are removed that the cluster does not let go
+// yet, no others are.
+func TestManyRemoved(t *testing.T) {
+	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{})
+	r.mustPut(1)
+	r.mustPut(2)
+	const others = 40_000 // more keys than may be owed
+	hashes := make([]kv.Hash, 0, others+1)
+	for i := range others {
+		hashes = append(hashes, hashOf(10+i))
+	}
+	hashes = append(hashes, hashOf(1))
+	r.engine.SetFault(only("remove", mooncaketest.Fault{Code: -500}))
+	var code *mooncake.Error
+	if n, err := r.Remove(t.Context(), r.ns, hashes); n != 0 || !errors.As(err, &code) {
+		t.Errorf("%d removed, %v; want the code", n, err)
+	}
+	r.objects(4)
+	r.isDenied(1)
+	r.expect(2, true)
+	r.mustPut(3)
+	r.engine.SetFault(nil)
+	for range 2 * others / mooncake.MaxKeys * 2 {
+		r.pass(time.Minute)
+		r.expect(2, true)
+	}
+	r.objects(4)
+	r.expect(3, true)
+	r.mustPut(1)
+	r.expect(1, true)
+	r.settled()
+}
+
+// TestTooManyRemoved: what waits is bounded, and what is refused is there yet.
+func TestTooManyRemoved(t *testing.T) {
+	r := newRig(t, mooncaketest.NewCluster(0), mooncake.Options{})
+	r.mustPut(1)
+	r.mustPut(2)
+	const most = 1<<20 + 1<<15 // that wait, and whose keys are owed
+	hashes := make([]kv.Hash, most+10_000)
+	for i := range hashes {
+		hashes[i] = hashOf(10 + i)
+	}
+	hashes[0] = hashOf(2)
+	hashes[len(hashes)-1] = hashOf(1)
+	r.engine.SetFault(only("remove", mooncaketest.Fault{Code: -500}))
+	if _, err := r.Remove(t.Context(), r.ns, hashes[:most]); errors.Is(err, mooncake.ErrManyOwed) {
+		t.Fatal(err)
+	}
+	if n, err := r.Remove(t.Context(), r.ns, hashes[most:]); n != 0 || !errors.Is(err, mooncake.ErrManyOwed) {
+		t.Errorf("%d removed, %v; want a refusal", n, err)
+	}
+	r.isDenied(2)
+	r.expect(1, true)
+}

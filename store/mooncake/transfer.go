@@ -113,10 +113,11 @@ func (c *Client) putBatch(ctx context.Context, n store.Namespace, how Replicatio
 	c.mu.Lock()
 	err = c.noteLocked("put", answers, err)
 	ns, stale := c.currentLocked(n)
-	var late []string
+	late := &doomed{ns: ns}
 	for k := range objects {
-		if stale != nil { // answered or not, it may be there
-			late = append(late, objects[k].Key)
+		if stale != nil && ns != nil { // answered or not, it may be there
+			s := &shards[at[k]]
+			late.keys, late.chunks = append(late.keys, objects[k].Key), append(late.chunks, chunk{ns.id, s.Group, s.Hash})
 		}
 		if k >= len(answers) {
 			continue
@@ -135,12 +136,12 @@ func (c *Client) putBatch(ctx context.Context, n store.Namespace, how Replicatio
 		}
 	}
 	c.mu.Unlock()
-	if len(late) == 0 || ns == nil {
+	if len(late.keys) == 0 {
 		return err
 	}
 	// A reset came in between: what was stored after it goes, too, whoever waits.
-	if _, removing := c.remove(context.WithoutCancel(ctx), ns, late); removing != nil {
-		c.cfg.Log.Warn("chunks that were stored during a reset could not be removed yet", "chunks", len(late), "error", removing)
+	if _, removing := c.remove(context.WithoutCancel(ctx), late); removing != nil {
+		c.cfg.Log.Warn("chunks that were stored during a reset could not be removed yet", "chunks", len(late.keys), "error", removing)
 	}
 	return err
 }

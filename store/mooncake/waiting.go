@@ -25,13 +25,18 @@ func (c *Client) Owe(n store.Namespace, group uint32, hash *kv.Hash) bool {
 		return true // what a reset has removed, or nobody has
 	}
 	at := chunk{ns.id, group, *hash}
-	_, again := c.owed.waiting[at]
-	switch {
-	case again || c.feedLocked(at):
+	if _, again := c.owed.waiting[at]; again || c.feedLocked(at) {
 		return true
-	case ns.dirty:
-		return true // all of it goes
-	case len(c.owed.waiting) >= maxWaiting:
+	}
+	return c.waitLocked(at, maxWaiting)
+}
+
+// waitLocked has a chunk wait, unless as many wait as may.
+func (c *Client) waitLocked(at chunk, most int) bool {
+	if _, again := c.owed.waiting[at]; again || c.namespaces[at.ns-1].dirty { // all of which goes
+		return true
+	}
+	if len(c.owed.waiting) >= most {
 		return false
 	}
 	if c.owed.waiting == nil {
