@@ -41,31 +41,24 @@ type Master struct {
 	log     *bytes.Buffer
 	exited  <-chan struct{}
 	program string
-	ports   []int // of calls, metadata and metrics
+	flags   []string
+	ports   *heldPorts // of calls, metadata and metrics
 }
 
-// StartMaster starts a master, which ends with the test.
-func StartMaster(t testing.TB, python string) *Master {
+// StartMaster starts a master with flags of its own, which ends with the test.
+func StartMaster(t testing.TB, python string, flags ...string) *Master {
 	t.Helper()
-	var err error
-	// A port that was free may be taken meanwhile.
-	for range 5 {
-		var m *Master
-		if m, err = startMaster(python); err == nil {
-			t.Cleanup(m.Kill)
-			return m
-		}
-	}
-	t.Fatal(err)
-	return nil
-}
-
-func startMaster(python string) (*Master, error) {
-	ports, err := freePorts(3)
+	ports, err := holdPorts(3)
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	return startOn(masterProgram(python), ports)
+	t.Cleanup(ports.close)
+	m, err := startOn(masterProgram(python), ports, flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Kill)
+	return m
 }
 
 // Restart starts a master anew at the same addresses; what was stored is gone.
@@ -73,7 +66,7 @@ func startMaster(python string) (*Master, error) {
 // REQUIRES: it was killed.
 func (m *Master) Restart(t testing.TB) {
 	t.Helper()
-	again, err := startOn(m.program, m.ports)
+	again, err := startOn(m.program, m.ports, m.flags)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,14 +81,15 @@ func (m *Master) Signal(t testing.TB, signal syscall.Signal) {
 	}
 }
 
-func startOn(program string, ports []int) (*Master, error) {
+func startOn(program string, held *heldPorts, flags []string) (*Master, error) {
+	ports := held.numbers
 	rpc, metadata := "127.0.0.1:"+strconv.Itoa(ports[0]), "127.0.0.1:"+strconv.Itoa(ports[1])
-	m := &Master{program: program, ports: ports, log: &bytes.Buffer{}, Config: cluster.Config{
+	m := &Master{program: program, ports: held, flags: flags, log: &bytes.Buffer{}, Config: cluster.Config{
 		MetadataServer: "http://" + metadata + "/metadata", MasterServerAddress: rpc, Protocol: "tcp", Mode: cluster.ModeStandalone,
 		LocalBufferBytes: cluster.DefaultBufferBytes, TenantID: cluster.DefaultTenant, LocalHostname: "127.0.0.1",
 	}}
-	cmd := exec.Command(program, "--rpc_port="+strconv.Itoa(ports[0]), "--enable_http_metadata_server=true",
-		"--http_metadata_server_port="+strconv.Itoa(ports[1]), "--metrics_port="+strconv.Itoa(ports[2]), "--enable_metric_reporting=false")
+	cmd := exec.Command(program, append([]string{"--rpc_port=" + strconv.Itoa(ports[0]), "--enable_http_metadata_server=true",
+		"--http_metadata_server_port=" + strconv.Itoa(ports[1]), "--metrics_port=" + strconv.Itoa(ports[2]), "--enable_metric_reporting=false"}, flags...)...)
 	cmd.Stdout, cmd.Stderr = m.log, m.log
 	var err error
 	if m.exited, err = startChild(cmd); err != nil {
@@ -141,22 +135,4 @@ func (m *Master) Kill() {
 // loopback.
 func Environ() []string {
 	return append(os.Environ(), "MC_TCP_BIND_ADDRESS=127.0.0.1", "MC_LOG_LEVEL=ERROR")
-}
-
-// freePorts returns n different ports that nobody listens on.
-func freePorts(n int) ([]int, error) {
-	if n == 0 {
-		return nil, nil
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = l.Close() }()
-	address, ok := l.Addr().(*net.TCPAddr)
-	if !ok {
-		return nil, errors.ErrUnsupported
-	}
-	others, err := freePorts(n - 1)
-	return append(others, address.Port), err
 }
