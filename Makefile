@@ -72,6 +72,14 @@ test-wheel-root: setup-peers ## the wheel in roots of older distributions, the u
 test-fast: system ## Go tests and house rules, without vLLM
 	$(MAKE) --no-print-directory test-go
 
+# From NVIDIA's packages, 44 MB, fetched once.
+CUDA_PACKAGES := nvidia-cuda-nvcc-cu12==12.9.86 nvidia-cuda-runtime-cu12==12.9.79
+.PHONY: test-cuda
+test-cuda: system ## the GPU kernel by NVIDIA's assembler and our calls by its cuda.h; needs no GPU
+	@test -e build/cuda/complete || { python3 -m pip install --quiet --no-deps --upgrade --target build/cuda $(CUDA_PACKAGES) && touch build/cuda/complete; }
+	PTXAS=$(CURDIR)/build/cuda/nvidia/cuda_nvcc/bin/ptxas CUDA_INCLUDE=$(CURDIR)/build/cuda/nvidia/cuda_runtime/include \
+	  go test -v -count=1 -run '^(TestTheKernelAssembles|TestTheDriversHeaderAgrees)$$' ./internal/cuda ./internal/cudadev
+
 .PHONY: test-conductor
 test-conductor: setup-peers build ## the conductor against vLLM's block pool, publisher and hashes
 	MOONCAKE_SIDECAR_PYTHON=$(PYTHON) go test -count=1 ./tests/conductor/...
@@ -167,6 +175,7 @@ test-nightly: setup-peers build build-faults ## longer runs: more cases, fuzzing
 	$(MAKE) --no-print-directory soak SOAK_MINUTES=60 SEED=0
 	$(MAKE) --no-print-directory test-wheel-root
 	$(MAKE) --no-print-directory test-conductor-engines
+	$(MAKE) --no-print-directory test-cuda
 
 # BENCH is quick (a quarter of an hour at most on two cores) or full (hours); ONLY names
 # benchmarks: ONLY=lookup,hooks. A failed one does not end the rest.

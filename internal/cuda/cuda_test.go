@@ -206,7 +206,7 @@ func TestRegisteredMemory(t *testing.T) {
 func TestLostContext(t *testing.T) {
 	double, _, context := open(t)
 	stream := must[cuda.Stream](t)(context.NewStream())
-	for code, lost := range map[cuda.Code]bool{cuda.OutOfMemory: false, cuda.IllegalAddress: true, cuda.LaunchFailed: true, cuda.InvalidValue: false} {
+	for code, lost := range map[cuda.Code]bool{cuda.OutOfMemory: false, cuda.IllegalAddress: true, cuda.LaunchFailed: true, cuda.Contained: true, cuda.MPSTerminated: true, cuda.InvalidValue: false} {
 		double.Fail("cuMemAlloc_v2", int(code), 0, false)
 		_, err := context.Alloc(10)
 		if cuda.Lost(fmt.Errorf("wrapped: %w", err)) != lost || !code.In(err) {

@@ -23,6 +23,7 @@ const (
 	NoDevice          Code = 100
 	AlreadyMapped     Code = 208
 	ECCUncorrectable  Code = 214
+	Contained         Code = 226
 	InvalidHandle     Code = 400
 	NotReady          Code = 600
 	IllegalAddress    Code = 700
@@ -36,6 +37,8 @@ const (
 	InvalidAddrSpace  Code = 717
 	InvalidPC         Code = 718
 	LaunchFailed      Code = 719
+	TensorMemoryLeak  Code = 721
+	MPSTerminated     Code = 810
 	ExternalDevice    Code = 911
 )
 
@@ -68,8 +71,8 @@ func Lost(err error) bool {
 		return false
 	}
 	switch e.Code {
-	case ECCUncorrectable, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert, HardwareStack, IllegalInstr, MisalignedAddress,
-		InvalidAddrSpace, InvalidPC, LaunchFailed, ExternalDevice:
+	case ECCUncorrectable, Contained, IllegalAddress, LaunchTimeout, ContextDestroyed, Assert, HardwareStack, IllegalInstr, MisalignedAddress,
+		InvalidAddrSpace, InvalidPC, LaunchFailed, TensorMemoryLeak, MPSTerminated, ExternalDevice:
 		return true
 	}
 	return false

@@ -69,6 +69,10 @@ func TestALaunchIsManyPieces(t *testing.T) {
 	if n := r.double.Get(cudatest.Launches) - before; n != 2 {
 		t.Errorf("%d launches, want one each way", n)
 	}
+	// However much there is to copy, the engine keeps its processors.
+	if n := r.double.Get(cudatest.LargestLaunch); n > 4*512 {
+		t.Errorf("a launch of %d threads", n)
+	}
 	e.close()
 }
 

@@ -221,8 +221,12 @@ func TestTheKernelAssembles(t *testing.T) {
 	if _, err := exec.LookPath(assembler); err != nil {
 		t.Skip("no ptxas here: ", err)
 	}
-	for _, target := range []string{"sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100"} {
+	for _, target := range []string{"sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"} {
 		out, err := exec.Command(assembler, "-arch="+target, "-v", "copy.ptx", "-o", filepath.Join(t.TempDir(), "copy.cubin")).CombinedOutput()
+		if strings.Contains(string(out), "is not defined for option 'gpu-name'") {
+			t.Logf("this assembler does not know %s", target) // CUDA 13 has no sm_70
+			continue
+		}
 		if err != nil || !strings.Contains(string(out), " 0 bytes spill stores") {
 			t.Error(fmt.Errorf("%s: %w: %s", target, err, out))
 		}

@@ -96,7 +96,8 @@ const (
 	Batches
 	Copies
 	MovedBytes
-	Records // of events, carried out by streams
+	Records       // of events, carried out by streams
+	LargestLaunch // threads of it
 )
 
 const (

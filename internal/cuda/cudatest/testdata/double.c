@@ -29,7 +29,8 @@ enum { OK, INVALID_VALUE = 1, NO_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 10
 
 // Words of the control page. The order is control.go's.
 enum { GATE, AT_GATE, FAULT_CODE, FAULT_AFTER, FAULT_STAYS, LOST, AFTER_LOSS, DEVICES, DIRTY_FROM, DIRTY_TO, VIOLATIONS, CONTEXTS, STREAMS, EVENTS,
-       FOREIGN_EVENTS, MAPPINGS, CHUNKS, REGISTERED, REGISTERED_BYTES, HOST_ALLOCS, ALLOCS, MODULES, LAUNCHES, BATCHES, COPIES, MOVED_BYTES, RECORDS, WORDS };
+       FOREIGN_EVENTS, MAPPINGS, CHUNKS, REGISTERED, REGISTERED_BYTES, HOST_ALLOCS, ALLOCS, MODULES, LAUNCHES, BATCHES, COPIES, MOVED_BYTES, RECORDS,
+       LARGEST_LAUNCH, WORDS };
 enum { PAGE_BYTES = 4096, FAULT_CALL_AT = 2048, VIOLATION_AT = 2560 };
 
 static unsigned char *page;
@@ -322,7 +323,7 @@ EXPORT int cuIpcCloseMemHandle(uint64_t address) {
 
 EXPORT int cuMemHostAlloc(void **memory, size_t bytes, unsigned flags) {
   BEGIN(0);
-  (void)flags;
+  if (flags != 2 || bytes == 0) return INVALID_VALUE;
   int code = allocate(HOST, bytes, memory);
   if (code == OK) atomic_fetch_add(&WORD(HOST_ALLOCS), 1);
   return code;
@@ -339,6 +340,8 @@ EXPORT int cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags) {
   BEGIN(0);
   uint64_t at = (uint64_t)(uintptr_t)memory;
   if (flags != 2 || bytes == 0) return INVALID_VALUE;
+  // The driver takes whole pages: a neighbour in the last one would be refused.
+  if (at % PAGE_BYTES != 0 || bytes % PAGE_BYTES != 0) violation("%lu bytes at %#lx are registered, which are no pages", (unsigned long)bytes, (unsigned long)at);
   int code = OK;
   pthread_mutex_lock(&lock);
   for (range *r = ranges; r != NULL; r = r->next) {
@@ -795,8 +798,10 @@ EXPORT int cuMemcpyAsync(uint64_t to, uint64_t from, size_t bytes, stream *s) {
 EXPORT int cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *bytes, size_t n, const int *attributes, size_t *first, size_t attribute_count,
                               size_t *failed, stream *s) {
   BEGIN(0);
-  (void)failed;
-  if (s == NULL || attribute_count != 1 || first[0] != 0 || attributes[0] != 1) return INVALID_VALUE;
+  if (s == NULL || n == 0 || failed == NULL || attribute_count != 1 || first[0] != 0 || attributes[0] != 1) return INVALID_VALUE;
+  for (*failed = 0; *failed < n; ++*failed) {
+    if (bytes[*failed] == 0) return INVALID_VALUE;
+  }
   atomic_fetch_add(&WORD(BATCHES), 1);
   for (size_t i = 0; i < n; i++) {
     atomic_fetch_add(&WORD(COPIES), 1);
@@ -838,6 +843,9 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
     return INVALID_VALUE;
   }
   atomic_fetch_add(&WORD(LAUNCHES), 1);
+  for (uint64_t before = atomic_load(&WORD(LARGEST_LAUNCH)); before < (uint64_t)gx * bx;) {
+    if (atomic_compare_exchange_weak(&WORD(LARGEST_LAUNCH), &before, (uint64_t)gx * bx)) break;
+  }
   enqueue(s, (work){.kind = KERNEL, .from = *(uint64_t *)arguments[0], .bytes = *(uint32_t *)arguments[1]});
   return OK;
 }
