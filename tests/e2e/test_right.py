@@ -1,7 +1,11 @@
 """Outputs from our store are those of the engine's own cache, bit for bit; and right when many requests run at once."""
 
+import contextlib
+import os
+
 from harness.cell import SHARD_BYTES, whole
 from harness.compare import assert_right
+from harness.daemons import WORKER
 from harness.prompts import block_hashes
 from harness.segment import Segment, digest
 
@@ -68,3 +72,13 @@ def test_sixteen_at_once(shared, cut, reference, noise):
 def test_daemons_are_small(shared):
     for name in ("mooncake-lookupd", "mooncake-worker"):
         assert shared.daemons.resident_bytes(name) < 64 << 20, name
+
+
+def test_only_what_nobody_waits_for_has_a_low_priority(shared):
+    """Stores are copied by a thread of their own that yields to the engine, and loads are not."""
+    pid, found = shared.daemons.wait(WORKER), set()
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            found.add(os.getpriority(os.PRIO_PROCESS, int(thread)))
+    usual = os.getpriority(os.PRIO_PROCESS, pid)
+    assert found == {usual, min(usual + 10, 19)}
