@@ -28,6 +28,9 @@ const (
 	StoreSocket = "store.sock"
 	// CallsSocket takes the same calls from workers, over internal/unary.
 	CallsSocket = "calls.sock"
+	// RemovalsFile has what is to be removed from a Mooncake cluster yet. It is there
+	// while anything is.
+	RemovalsFile = "cluster-removals"
 )
 
 // WorkerSocket names the session socket of the worker of a device.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
@@ -53,7 +54,7 @@ func clusterConfig(m *config.Mooncake) (cluster.Config, []string, error) {
 
 // newCluster makes the way to the cluster, nil if none is configured. Nothing is
 // started yet.
-func newCluster(cfg *config.LookupdConfig, master *embedded.Master, segment *shm.Segment, registry *metrics.Registry, log *slog.Logger) (*remote, error) {
+func newCluster(cfg *config.LookupdConfig, dir string, master *embedded.Master, segment *shm.Segment, registry *metrics.Registry, log *slog.Logger) (*remote, error) {
 	if cfg.Store != config.StoreMooncake {
 		return nil, nil
 	}
@@ -79,6 +80,7 @@ func newCluster(cfg *config.LookupdConfig, master *embedded.Master, segment *shm
 		Client: r.client, Memory: segment.Bytes(), Lease: cfg.Mooncake.Lease,
 		QueueBytes:   min(max(uint64(cfg.StoreBytes)/putQueueShare, minPutQueue), maxPutQueue),
 		ResetCluster: cfg.Reset == config.ResetCluster, Asked: asked, PutTook: put, GetTook: got, Log: log,
+		Notes: &removalNotes{path: filepath.Join(dir, config.RemovalsFile)},
 	})
 	log.Info("a Mooncake cluster is below the store", "master", reached.MasterServerAddress, "protocol", reached.Protocol, "lent_bytes", reached.GlobalSegmentBytes,
 		"write", cfg.Write, "reset", cfg.Reset, "python", cfg.StorePython, "library", cfg.Library)

@@ -83,7 +83,7 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	if tier != nil {
 		master.SetTier(tier)
 	}
-	if far, err = newCluster(cfg, master, segment, ops.registry, log); err != nil {
+	if far, err = newCluster(cfg, dir, master, segment, ops.registry, log); err != nil {
 		return err
 	}
 	if far != nil {

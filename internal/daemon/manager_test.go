@@ -41,6 +41,7 @@ func runAsDaemon(what string) int {
 		switch name {
 		case "lookupd-over-cluster":
 			cfg.Store, cfg.StorePython = config.StoreMooncake, os.Getenv("MOONCAKE_SIDECAR_PYTHON")
+			cfg.Reset = os.Getenv(spawnedReset)
 		case "lookupd-with-disk":
 			cfg.DiskDir = filepath.Dir(dir)
 		}

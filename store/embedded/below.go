@@ -78,6 +78,9 @@ type Cluster interface {
 	// Forget has a chunk removed that is not to be used any more. False: too many are
 	// being removed, and it stays.
 	Forget(key *disk.Key) bool
+	// Settle makes sure that what RemoveAll and Forget have taken is removed, whatever
+	// becomes of this master.
+	Settle() error
 	// Leave makes nothing of a namespace found any more, and puts of what was handed
 	// over before void: it was reset. Reset waits for what that means to the others,
 	// under no lock.

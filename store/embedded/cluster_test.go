@@ -32,6 +32,8 @@ type fakeCluster struct {
 	emptied   map[[32]byte]int
 	forgotten map[disk.Key]int
 	keeps     bool // too many are being removed
+	settled   int
+	unsettled error
 }
 
 func newFakeCluster() *fakeCluster {
@@ -55,6 +57,7 @@ func (c *fakeCluster) Era() uint8                               { return c.era }
 func (c *fakeCluster) Takes(digest [32]byte) bool               { return !c.left[digest] }
 func (c *fakeCluster) Removes() bool                            { return c.removes }
 func (c *fakeCluster) RemoveAll(digest [32]byte)                { c.emptied[digest]++ }
+func (c *fakeCluster) Settle() error                            { c.settled++; return c.unsettled }
 func (c *fakeCluster) Leave(digest [32]byte)                    { c.left[digest] = true }
 
 func (c *fakeCluster) Forget(key *disk.Key) bool {

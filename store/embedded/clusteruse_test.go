@@ -164,6 +164,9 @@ func TestRemovalsReachTheCluster(t *testing.T) {
 			remove(Scope{Namespace: &w.ns.ID, Hashes: []kv.Hash{testHash(0), testHash(1)}})
 			tag := ""
 			remove(Scope{SaltTag: &tag})
+			if w.c.settled != 2*want {
+				t.Errorf("%d times it was made sure that the cluster's part is not forgotten", w.c.settled)
+			}
 			for i := range 3 {
 				if got := min(w.c.forgotten[key(i)], 1); got != want {
 					t.Errorf("chunk %d was removed there %d times, want %d", i, got, want)
@@ -259,6 +262,18 @@ func TestRemovalsThatTheClusterDoesNotTake(t *testing.T) {
 		if done.Chunks != c.chunks || done.InCluster != c.stay || errors.Is(err, ErrRemovals) != (c.stay > 0) {
 			t.Errorf("%+v, %v; want %d and %d", done, err, c.chunks, c.stay)
 		}
+	}
+}
+
+// TestRemovalThatMayBeForgotten: who removes is told, and what is here has gone.
+func TestRemovalThatMayBeForgotten(t *testing.T) {
+	w := newClusterWorld(t, false)
+	w.c.removes, w.c.unsettled = true, errors.New("no room for the note")
+	w.storeWhole(1)
+	do(&w.c.puts, nil)
+	done, err := w.m.Remove(t.Context(), Scope{Namespace: &w.ns.ID, Hashes: []kv.Hash{testHash(1)}})
+	if done.Chunks != 1 || !errors.Is(err, disk.ErrUncertain) || !errors.Is(err, w.c.unsettled) {
+		t.Errorf("%+v, %v", done, err)
 	}
 }
 

@@ -23,8 +23,8 @@ const evictStep = 256
 // Puts that are open end void; what is being read is freed when the reader is
 // done. Chunks that are stored meanwhile may stay. An error that is
 // disk.ErrUncertain says that it is done, but that the disk has not taken note of
-// it, and one that is ErrRemovals, that the cluster keeps some. One of ctx says that a
-// part is done.
+// it, or that the cluster's part is forgotten if this process is killed, and one that
+// is ErrRemovals, that the cluster keeps some. One of ctx says that a part is done.
 func (m *Master) Remove(ctx context.Context, scope Scope) (Removal, error) {
 	sel, err := m.selection(&scope)
 	if err != nil {
@@ -51,7 +51,7 @@ func (m *Master) Remove(ctx context.Context, scope Scope) (Removal, error) {
 	if err != nil {
 		return done, err
 	}
-	return done, errors.Join(below, m.settleTier(ctx), done.stayed())
+	return done, errors.Join(below, m.settleTier(ctx), m.settleFaraway(), done.stayed())
 }
 
 // selection is a scope in the store's own numbers.

@@ -103,6 +103,19 @@ func (m *Master) removeFaraway(done *Removal, sel *selection) {
 	}
 }
 
+// settleFaraway makes sure that what the cluster is to remove is removed.
+//
+// REQUIRES: the lock is not held.
+func (m *Master) settleFaraway() error {
+	if !m.removes() {
+		return nil
+	}
+	if err := m.lower.cluster.Settle(); err != nil {
+		return fmt.Errorf("%w: what the cluster is to remove: %w", disk.ErrUncertain, err)
+	}
+	return nil
+}
+
 // digests returns those of all open namespaces.
 func (m *Master) digests() (all [][32]byte) {
 	m.mu.RLock()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -26,7 +27,7 @@ const (
 // owed are removals that could not be made: an object has a lease of somebody's, or
 // the master did not answer. What they are about is denied until they are made: it
 // is absent, and takes no puts, since those would not replace it. Whole namespaces
-// are owed by namespace.dirty. A restart forgets what is owed.
+// are owed by namespace.dirty. Who is to owe it after a restart keeps notes.
 type owed struct {
 	keys map[string]*namespace
 	// waiting are chunks whose keys are owed when there is room, see Owe; of no
@@ -119,6 +120,14 @@ func (c *Client) owesLocked(ns *namespace) bool {
 		}
 	}
 	return false
+}
+
+// Owes tells whether anything is to be removed yet.
+func (c *Client) Owes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	dirty := func(ns *namespace) bool { return ns.dirty }
+	return len(c.owed.keys)+len(c.owed.waiting) > 0 || slices.ContainsFunc(c.namespaces, dirty)
 }
 
 // Soil makes the namespace one of which all that the cluster has is to be removed

@@ -39,6 +39,8 @@ type Level struct {
 
 	begun time.Time // what is known is timed from here
 
+	ledger ledger
+
 	asking sync.WaitGroup // questions under way
 }
 
@@ -58,10 +60,12 @@ type space struct {
 // New returns a level, which does nothing before Run.
 func New(opts Options) *Level {
 	opts.setDefaults()
-	return &Level{
+	l := &Level{
 		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks, max(opts.Lease, opts.Absent)), begun: opts.Now(),
 		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters), renewals: newQueue[*renewing](1),
 	}
+	l.readNotes()
+	return l
 }
 
 // digest names a chunk to what is known.
@@ -105,6 +109,9 @@ func (l *Level) Open(spec *kv.NamespaceSpec, soiled bool) {
 			s.left = true
 			l.opts.Log.Warn("what the Mooncake cluster has of a model from before a reset can't be removed", "model", spec.Model, "error", err)
 		}
+	}
+	if err == nil {
+		l.resume(s, digest)
 	}
 	l.setSpace(digest, s)
 }

@@ -22,6 +22,9 @@ type Options struct {
 	QueueBytes uint64
 	// ResetCluster: a reset removes the namespace's objects, whoever uses them.
 	ResetCluster bool
+	// Notes keep the removals that are under way; nil: they are forgotten with this
+	// process.
+	Notes Notes
 	// KnownChunks is of how many chunks it is remembered whether they are there; 0:
 	// 262144.
 	KnownChunks int

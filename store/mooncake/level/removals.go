@@ -61,7 +61,7 @@ func (l *Level) RemoveAll(digest [32]byte) {
 	if s == nil {
 		return
 	}
-	if err := l.client.Soil(s.name); err != nil { // it was reset meanwhile
+	if !l.begin(Note{Namespace: digest, All: true}, func() bool { return l.client.Soil(s.name) == nil }) { // it was reset meanwhile
 		return
 	}
 	l.replaceSpace(digest, s, &space{spec: s.spec, name: s.name})
@@ -75,7 +75,10 @@ func (l *Level) Forget(key *disk.Key) bool {
 	if s == nil {
 		return true
 	}
-	taken := l.client.Owe(s.name, uint32(key.Group), &key.Hash)
+	taken := l.begin(noteOf(key), func() bool { return l.client.Owe(s.name, uint32(key.Group), &key.Hash) })
+	if !taken {
+		return false
+	}
 	l.note(s, uint32(key.Group), &key.Hash, absent)
-	return taken
+	return true
 }

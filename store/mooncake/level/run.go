@@ -31,6 +31,7 @@ func (l *Level) Run(ctx context.Context) {
 	l.puts.waiting, l.gets.waiting = nil, nil
 	l.mu.Unlock()
 	l.asking.Wait()
+	l.keepNotes()
 	for _, p := range puts {
 		l.finishPut(p, errEnded)
 	}
@@ -55,6 +56,7 @@ func (l *Level) heal(ctx context.Context) {
 		} else {
 			l.lose()
 		}
+		l.keepNotes()
 		select {
 		case <-ctx.Done():
 			return
