@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 )
 
@@ -24,6 +25,8 @@ type Peer struct {
 	out *bufio.Reader
 	// Segment is the name of the memory that it lends.
 	Segment string
+	process *os.Process
+	exited  <-chan struct{}
 }
 
 // StartPeer starts a client that lends the cluster that many bytes; it ends with
@@ -45,15 +48,26 @@ func StartPeer(t testing.TB, python string, master *Master, lentBytes uint64) *P
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may be dead already
-		<-exited
-	})
-	p := &Peer{t: t, in: in, out: bufio.NewReader(out)}
+	p := &Peer{t: t, in: in, out: bufio.NewReader(out), process: cmd.Process, exited: exited}
+	t.Cleanup(p.Kill)
 	if err := p.answer(&p.Segment); err != nil {
 		t.Fatalf("peer: %v", err)
 	}
 	return p
+}
+
+// Kill ends the peer and waits for that.
+func (p *Peer) Kill() {
+	_ = p.process.Kill() // it may be dead already
+	<-p.exited
+}
+
+// Signal sends the peer a signal.
+func (p *Peer) Signal(t testing.TB, signal syscall.Signal) {
+	t.Helper()
+	if err := p.process.Signal(signal); err != nil {
+		t.Error(err)
+	}
 }
 
 func (p *Peer) answer(into any) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -308,6 +309,29 @@ func TestMasterKilled(t *testing.T) {
 	if !strings.Contains(health.Reason, master.Config.MasterServerAddress) || !strings.Contains(health.Reason, "master") {
 		t.Errorf("reason %q", health.Reason)
 	}
+}
+
+// TestOtherVersion: a wheel that does not fit the master passes its setup. What it puts
+// and gets finds it out, and says what to do; the one that fits serves.
+func TestOtherVersion(t *testing.T) {
+	t.Parallel()
+	python, other := mooncaketest.Python(t), os.Getenv("MOONCAKE_SIDECAR_OTHER_MOONCAKE")
+	if other == "" {
+		t.Skip("MOONCAKE_SIDECAR_OTHER_MOONCAKE names no Python with another version of Mooncake's wheel")
+	}
+	master := mooncaketest.StartMaster(t, python)
+	mooncaketest.StartPeer(t, python, master, lent)
+	begun := time.Now()
+	e := run(t, sideproc.Config{Python: other, Cluster: master.Config, Memory: newMemory(t, 1<<20)})
+	health := await(t, e, func(h mooncake.Health) bool { return h.Ready || strings.Contains(h.Reason, "does the wheel (") })
+	t.Logf("after %s: %s", time.Since(begun).Round(time.Millisecond), health.Reason)
+	if health.Ready || !strings.Contains(health.Reason, "have the version of the cluster's master?") {
+		t.Errorf("ready %v, reason %q", health.Ready, health.Reason)
+	}
+	if answers, err := e.Exist(t.Context(), []string{"key"}); !errors.Is(err, store.ErrUnavailable) {
+		t.Errorf("it answers %v, %v", answers, err)
+	}
+	await(t, run(t, sideproc.Config{Python: python, Cluster: master.Config, Memory: newMemory(t, 1<<20)}), isReady)
 }
 
 // TestNoWheel: an interpreter without Mooncake is named.
