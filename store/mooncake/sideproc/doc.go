@@ -26,7 +26,8 @@
 // # Time
 //
 // Calls have lanes by kind, each with a width, and the process a thread for each
-// call that may be under way: one that was sent is being made. A process that does not answer a ping, or a
+// call that may be under way: one that was sent is being made. Transfers have threads
+// of low priority: Mooncake's calls wait for their bytes by looking all the time. A process that does not answer a ping, or a
 // call within its limit, is killed and another started, with pauses that grow.
 // Calls under way fail then. A call that moves bytes ends only with its answer or
 // the end of the process, so that nobody else gets its memory before.

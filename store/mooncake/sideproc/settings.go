@@ -96,8 +96,9 @@ type settings struct {
 	LocalBufferBytes   uint64 `json:"local_buffer_size"`
 	TenantID           string `json:"tenant_id"`
 	Probe              bool   `json:"probe"`
-	// Threads are as many as there may be calls under way.
+	// Threads and Movers are as many as there may be questions and transfers under way.
 	Threads int `json:"threads"`
+	Movers  int `json:"movers"`
 }
 
 // settings returns what the process is to do.
@@ -119,7 +120,11 @@ func (c *Config) settings() (*settings, error) {
 		s.TenantID = c.Cluster.TenantID // older wheels have no such argument
 	}
 	for _, l := range lanes {
-		s.Threads += l.width
+		if l.transfer {
+			s.Movers += l.width
+		} else {
+			s.Threads += l.width
+		}
 	}
 	return s, nil
 }

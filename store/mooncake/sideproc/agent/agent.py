@@ -6,17 +6,22 @@ the socket: keys, offsets, lengths, answers. package sideproc of the daemon has
 the other side, and says what the frames are.
 
 There is a thread for every call that the daemon may have under way, so that a
-slow transfer makes no question wait. The threads take turns at reading, and each
-makes the call that it has read: nothing is handed from one to the other.
+slow transfer makes no question wait. Those for questions take turns at reading, and
+each makes the call that it has read. Transfers are handed to threads of low priority:
+Mooncake's calls wait for their bytes by looking again and again, on a core that those
+who move the bytes could have.
 Nothing but frames is written to the socket: what Mooncake prints goes to stderr.
 """
 
 import array
+import contextlib
 import ctypes
+import functools
 import json
 import mmap
 import os
 import platform
+import queue
 import signal
 import socket
 import struct
@@ -36,6 +41,8 @@ NO_ROOM = -200
 CLOSE_S = 2.0
 HUGE_PAGE = 2 << 20
 MAP_FIXED, MAP_NORESERVE = 0x10, 0x4000
+# As the daemon's own work that nobody waits for: beside somebody who wants all of a core it has about a tenth of it.
+MOVER_NICE = 10
 LEAVING = threading.Lock()
 
 HEAD = struct.Struct("<IIB")  # bytes of all behind the first field, call, kind
@@ -245,15 +252,17 @@ class Agent:
             return [self.store.remove_by_regex(keys[0], False)]
         if kind == PING:
             return [0]  # the process lives; the master has no part in it
-        if kind not in (PUT, GET):
-            raise Refused(f"a call of kind {kind}")
+        raise Refused(f"a call of kind {kind}")
+
+    def transfer(self, kind: int, body: memoryview):
+        """A transfer that is ready to be made, as a function."""
         keys, offsets, sizes, end = objects_of(body)
         if not keys:
-            return []
+            return list
         addresses = self.memory.addresses(offsets, sizes)
         if kind == GET:
-            return self.store.batch_get_into(keys, addresses, sizes.tolist())
-        return self.store.batch_put_from(keys, addresses, sizes.tolist(), self._how(body[end:]))
+            return functools.partial(self.store.batch_get_into, keys, addresses, sizes.tolist())
+        return functools.partial(self.store.batch_put_from, keys, addresses, sizes.tolist(), self._how(body[end:]))
 
     def _how(self, tail: memoryview):
         replicas, pins = HOW.unpack_from(tail)
@@ -280,19 +289,44 @@ def wheel_version(paths: list[str]) -> str:
     return ""
 
 
-def serve(agent: Agent, frames: Frames) -> None:
-    """Make calls, one after the other, until the daemon says no more."""
+def answer(frames: Frames, call: int, make) -> None:
+    """Make a call and answer it."""
+    try:
+        reply, payload = ANSWERS, array.array("q", make()).tobytes()
+    except (Refused, struct.error) as error:
+        reply, payload = REFUSED, str(error).encode()
+    except Exception as error:  # noqa: BLE001 - the daemon decides what to do
+        reply, payload = FAILED, f"{type(error).__name__}: {error}".encode()[:1024]
+    frames.write(call, reply, payload)
+
+
+def serve(agent: Agent, frames: Frames, transfers: queue.SimpleQueue) -> None:
+    """Read calls and make them, one after the other, until the daemon says no more; transfers are handed on."""
     while (frame := frames.read()) is not None:
         call, kind, body = frame
-        try:
-            answers = agent.call(kind, body)
-            reply, payload = ANSWERS, array.array("q", answers).tobytes()
-        except (Refused, struct.error) as error:
-            reply, payload = REFUSED, str(error).encode()
-        except Exception as error:  # noqa: BLE001 - the daemon decides what to do
-            reply, payload = FAILED, f"{type(error).__name__}: {error}".encode()[:1024]
-        frames.write(call, reply, payload)
+        make = functools.partial(agent.call, kind, body)
+        if kind in (PUT, GET):
+            try:
+                # Taken apart here: a thread of low priority keeps the interpreter from all others as short as it can.
+                transfers.put((call, agent.transfer(kind, body)))
+                continue
+            except Exception as error:  # noqa: BLE001 - answered as below
+                make = functools.partial(refuse, error)
+        answer(frames, call, make)
     leave(agent)
+
+
+def refuse(error: Exception):
+    raise error
+
+
+def move(frames: Frames, transfers: queue.SimpleQueue) -> None:
+    """Make transfers at a low priority, one after the other."""
+    with contextlib.suppress(OSError):  # a sandbox; a lower priority needs no right
+        me = threading.get_native_id()
+        os.setpriority(os.PRIO_PROCESS, me, os.getpriority(os.PRIO_PROCESS, me) + MOVER_NICE)
+    while True:
+        answer(frames, *transfers.get())
 
 
 def guarded(run, *arguments) -> None:
@@ -329,9 +363,12 @@ def main() -> None:
     agent = Agent(settings)
     ready = agent.setup()
     frames.write(0, READY, json.dumps(ready).encode())
+    transfers: queue.SimpleQueue = queue.SimpleQueue()
+    for _ in range(settings["movers"]):
+        threading.Thread(target=guarded, args=(move, frames, transfers), daemon=True).start()
     for _ in range(settings["threads"] - 1):
-        threading.Thread(target=guarded, args=(serve, agent, frames), daemon=True).start()
-    serve(agent, frames)
+        threading.Thread(target=guarded, args=(serve, agent, frames, transfers), daemon=True).start()
+    serve(agent, frames, transfers)
 
 
 guarded(main)
