@@ -74,6 +74,9 @@ func (r *Result) Rows() []Row {
 		what := fmt.Sprintf("store, %d threads", s.Threads)
 		t.add(what, s.System, "M blocks/s", s.Round, blocks/s.Took.Seconds()/1e6)
 		t.add(what+", processor", s.System, "s/M blocks", s.Round, s.CPU.Seconds()/blocks*1e6)
+		if s.Sender > 0 {
+			t.add(what+", sender's processor", s.System, "s/M blocks", s.Round, s.Sender.Seconds()/blocks*1e6)
+		}
 		t.add(fmt.Sprintf("memory of %d blocks", s.Blocks), s.System, "B/block", s.Round*64+s.Threads, float64(s.Bytes)/blocks)
 	}
 	for _, s := range r.Fulls {

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -24,10 +26,12 @@ type Service struct {
 	starts  int
 
 	cmd     *exec.Cmd
+	alive   context.Context // while the service is to run, and runs
+	ended   chan struct{}   // closed when it does not
 	url     string
 	engines *publishers
 	load    workload.Options
-	windows uint32 // see stored
+	marks   uint32 // see mark
 	prompts [][]uint32
 	client  http.Client
 }
@@ -50,6 +54,10 @@ const patience = 2 * time.Minute
 
 // start starts the service and its engines, and returns when it has heard each.
 func (s *Service) start(ctx context.Context, threads int) error {
+	var err error
+	if s.engines, err = newPublishers(s.load.Engines); err != nil {
+		return err
+	}
 	port, err := freePort()
 	if err != nil {
 		return err
@@ -73,118 +81,147 @@ func (s *Service) start(ctx context.Context, threads int) error {
 		return fmt.Errorf("starting %s (log in %s): %w", s.Name(), folder, err)
 	}
 	s.cmd, s.url = cmd, "http://127.0.0.1:"+strconv.Itoa(port)
-	if s.engines, err = newPublishers(s.load.Engines); err != nil {
-		return err
-	}
+	alive, give := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	s.alive, s.ended = alive, ended
+	go func() {
+		defer close(ended)
+		give(fmt.Errorf("%s (log in %s): %w", s.Name(), folder, errors.Join(errEnded, cmd.Wait())))
+	}()
 	for engine, endpoint := range s.engines.endpoints {
 		path, body := s.dialect.Register(engine, endpoint, s.load.BlockTokens)
-		if err := s.until(ctx, "takes engines", func() (bool, error) {
-			_, err := s.post(ctx, path, "application/json", body)
+		if err := s.until(soon, "takes engines", func() (bool, error) {
+			_, err := s.post(alive, path, "application/json", body)
 			return err == nil, nil
 		}); err != nil {
 			return err
 		}
 	}
-	// A publisher does not know whether it is heard: each says something until it is.
-	greeting, batches := s.load.Prompt(greetingNumber, s.load.BlockTokens, s.load.Engines)
-	return s.until(ctx, "hears every engine", func() (bool, error) {
-		for _, b := range batches {
-			if err := s.engines.send(b.Engine, b.Payload); err != nil {
-				return false, err
-			}
-		}
-		held, err := s.ask(ctx, s.Forms()[0], greeting)
-		return len(held) == s.load.Engines, err
-	})
+	if err := s.engines.subscribed(alive); err != nil {
+		return err
+	}
+	// The first message of an engine may be heard late: a service may ask for more before
+	// it takes it.
+	mark, err := s.mark()
+	if err != nil {
+		return err
+	}
+	return s.heard(mark, soon)
 }
 
-// Numbers of prompts of one block by which it is seen how far a service has got: the
-// greeting's, and those of stored.
+// errEnded: a service ended that is needed.
+var errEnded = errors.New("the service has ended")
+
+// firstMark is the number of the first prompt of one block by which it is seen how far a
+// service has got.
+const firstMark = 1 << 31
+
+// mark sends a prompt of one block behind all that was sent, as every engine: when it can be
+// asked for, so can that.
+func (s *Service) mark() (prompt []uint32, err error) {
+	prompt, batches := s.load.Prompt(firstMark+s.marks, s.load.BlockTokens, s.load.Engines)
+	s.marks++
+	return prompt, s.engines.send(batches)
+}
+
+// How often it is asked for a mark: rarely while there is more to do behind it.
 const (
-	greetingNumber = 1 << 31
-	windowNumber   = greetingNumber + 1
+	soon  = 2 * time.Millisecond
+	later = 10 * time.Millisecond
 )
 
-// stored returns when all that was sent can be asked for: when what is sent behind it
-// can be, by every engine.
-func (s *Service) stored(ctx context.Context) error {
-	mark, batches := s.load.Prompt(windowNumber+s.windows, s.load.BlockTokens, s.load.Engines)
-	s.windows++
-	for _, b := range batches {
-		if err := s.engines.send(b.Engine, b.Payload); err != nil {
-			return err
+// heard returns when a mark is known of every engine.
+func (s *Service) heard(mark []uint32, every time.Duration) error {
+	path, contentType, body := s.dialect.Question(s.Forms()[0], mark, s.load.BlockTokens)
+	// Both services say it in these words. To read an answer whole would take longer than to
+	// give it.
+	word := fmt.Appendf(nil, `"longest_matched":%d`, s.load.BlockTokens)
+	return s.until(every, "stores what was sent", func() (bool, error) {
+		answer, err := s.post(s.alive, path, contentType, body)
+		if err != nil || bytes.Count(answer, word) < s.load.Engines {
+			return false, err
 		}
-	}
-	return s.until(ctx, "stores what was sent", func() (bool, error) {
-		held, err := s.ask(ctx, s.Forms()[0], mark)
+		held, err := s.dialect.Held(answer)
 		return len(held) == s.load.Engines, err
 	})
 }
 
-// Load implements System. Batches are sent as fast as they can be.
+// Load implements System. All batches are made before the time begins, and sent as fast as
+// the service lets them be: at most two windows wait for it.
 func (s *Service) Load(ctx context.Context, load workload.Options, threads int) (Loaded, error) {
 	if err := s.Close(); err != nil {
 		return Loaded{}, err
 	}
-	s.load, s.prompts, s.windows = load, nil, 0
+	s.load, s.prompts, s.marks = load, nil, 0
 	if err := s.start(ctx, threads); err != nil {
 		return Loaded{}, err
 	}
+	windows := slices.Collect(slices.Chunk(slices.Collect(load.All()), windowBatches))
+	runtime.GC() // of what making them took: not while they are sent
 	loaded := Loaded{Blocks: load.Held()}
-	resident, err := residentBytes(s.cmd.Process.Pid)
+	before, err := s.usage()
 	if err != nil {
 		return Loaded{}, err
 	}
-	var batches []workload.Batch
-	store := func() error {
-		busy, err := processTime(s.cmd.Process.Pid)
+	began := time.Now()
+	var last []uint32
+	for _, window := range windows {
+		if err := s.engines.send(window); err != nil {
+			return Loaded{}, err
+		}
+		mark, err := s.mark()
+		if err == nil && last != nil {
+			err = s.heard(last, later)
+		}
 		if err != nil {
-			return err
+			return Loaded{}, err
 		}
-		began := time.Now()
-		for _, b := range batches {
-			if err := s.engines.send(b.Engine, b.Payload); err != nil {
-				return err
-			}
-		}
-		if err := s.stored(ctx); err != nil {
-			return err
-		}
-		loaded.Took += time.Since(began)
-		now, err := processTime(s.cmd.Process.Pid)
-		loaded.CPU += now - busy
-		batches = batches[:0]
-		return err
+		last = mark
 	}
-	for b := range load.All() {
-		if batches = append(batches, b); len(batches) == windowBatches {
-			if err := store(); err != nil {
-				return Loaded{}, err
-			}
+	if last != nil {
+		if err := s.heard(last, soon); err != nil {
+			return Loaded{}, err
 		}
 	}
-	if err := store(); err != nil {
-		return Loaded{}, err
-	}
-	now, err := residentBytes(s.cmd.Process.Pid)
-	loaded.Bytes = now - resident
+	loaded.Took = time.Since(began)
+	now, err := s.usage()
+	loaded.CPU, loaded.Sender, loaded.Bytes = now.busy-before.busy, now.sender-before.sender, now.resident-before.resident
 	return loaded, err
 }
 
-// windowBatches is how many batches are sent before all are waited for: few enough that
-// what waits is little of the memory, enough that waiting is little of the time.
-const windowBatches = 2 << 10
+// windowBatches is how many batches are sent between two marks: few enough that what waits is
+// little of the memory, enough that marks are little of the time.
+const windowBatches = 1 << 10
+
+// usage is what a service and this process use.
+type usage struct {
+	busy, sender time.Duration
+	resident     int64
+}
+
+func (s *Service) usage() (u usage, err error) {
+	if u.busy, err = processTime(s.cmd.Process.Pid); err != nil {
+		return u, err
+	}
+	if u.sender, err = processTime(os.Getpid()); err != nil {
+		return u, err
+	}
+	u.resident, err = residentBytes(s.cmd.Process.Pid)
+	return u, err
+}
 
 // Prompt implements System.
-func (s *Service) Prompt(ctx context.Context, p Prompt) error {
+func (s *Service) Prompt(_ context.Context, p Prompt) error {
 	tokens, batches := s.load.Prompt(p.Number, p.Tokens, p.Holders)
 	s.prompts = append(s.prompts, tokens)
-	for _, b := range batches {
-		if err := s.engines.send(b.Engine, b.Payload); err != nil {
-			return err
-		}
+	if err := s.engines.send(batches); err != nil {
+		return err
 	}
-	return s.stored(ctx)
+	mark, err := s.mark()
+	if err != nil {
+		return err
+	}
+	return s.heard(mark, soon)
 }
 
 // Ask implements System. The question is written down before the time begins.
@@ -223,16 +260,6 @@ func (s *Service) Ask(ctx context.Context, prompt int, form string, times int) (
 	return a, nil
 }
 
-// ask asks for a prompt once.
-func (s *Service) ask(ctx context.Context, form string, tokens []uint32) (map[string]int, error) {
-	path, contentType, body := s.dialect.Question(form, tokens, s.load.BlockTokens)
-	answer, err := s.post(ctx, path, contentType, body)
-	if err != nil {
-		return nil, err
-	}
-	return s.dialect.Held(answer)
-}
-
 // post sends a request; another answer than a good one is an error.
 func (s *Service) post(ctx context.Context, path, contentType string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, bytes.NewReader(body))
@@ -255,11 +282,11 @@ func (s *Service) post(ctx context.Context, path, contentType string, body []byt
 	return text, nil
 }
 
-// until waits until something is so; why not is in the error at the end of patience.
-func (s *Service) until(ctx context.Context, what string, so func() (bool, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// until waits until something is so, which it looks for again and again.
+func (s *Service) until(every time.Duration, what string, so func() (bool, error)) error {
+	ctx, cancel := context.WithTimeout(s.alive, patience)
 	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		switch done, err := so(); {
@@ -270,7 +297,7 @@ func (s *Service) until(ctx context.Context, what string, so func() (bool, error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("waiting until %s %s: %w", s.Name(), what, ctx.Err())
+			return fmt.Errorf("waiting until %s %s: %w", s.Name(), what, context.Cause(ctx))
 		case <-tick.C:
 		}
 	}
@@ -292,6 +319,6 @@ func (s *Service) Close() error {
 	kill := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() }) // it may have ended
 	defer kill.Stop()
 	err = errors.Join(err, cmd.Process.Signal(syscall.SIGTERM))
-	_ = cmd.Wait() // how it ends when it is told to is its own affair
+	<-s.ended // how it ends when it is told to is its own affair
 	return err
 }

@@ -29,6 +29,8 @@ type Loaded struct {
 	Took   time.Duration `json:"took_ns"`
 	// CPU is what the indexer's process used.
 	CPU time.Duration `json:"cpu_ns"`
+	// Sender is what the process that sends used meanwhile, 0 where nothing is sent.
+	Sender time.Duration `json:"sender_ns,omitempty"`
 	// Bytes more in use than before.
 	Bytes int64 `json:"bytes"`
 }
