@@ -135,8 +135,8 @@ func (f *Feed) due(now time.Time) {
 	}
 }
 
-// reconnect gives the connection up for another one: after a fault of the protocol nobody
-// would make it again.
+// reconnect gives the connection up for another one: one that stays down may be at fault
+// itself.
 func (f *Feed) reconnect(now time.Time) {
 	f.timers.reconnect = now.Add(f.cfg.Times.Reconnect)
 	s, err := subscribe(f.cfg.Transport, f.cfg.Service.Endpoint, f.cfg.Service.Topic, f.signal)

@@ -253,6 +253,7 @@ func (f *Feed) takeAnswers() {
 		}
 		catchingUp := f.stream.follower.State().CatchingUp
 		next := f.gated(func() follow.Ask { return f.stream.follower.Replayed(m) })
+		done(m.Payload)
 		if m.End {
 			f.answered, f.unanswered = true, false
 			f.endReplay()
@@ -294,6 +295,7 @@ func (f *Feed) takeMessages() {
 		next := f.stream.follower.State().Next
 		f.stream.published = time.Time{}
 		f.do(f.gated(func() follow.Ask { return f.stream.follower.Live(m) }))
+		done(m.Payload)
 		f.timed(next)
 	}
 }

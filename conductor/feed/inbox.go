@@ -42,7 +42,7 @@ func (b *inbox) fullLocked(more int) bool {
 // size is what a message takes.
 func size(m *kvevents.Message) int { return len(m.Payload) + len(m.Topic) }
 
-// put takes a message, whose bytes are the inbox's from then on.
+// put takes a message. It keeps a copy of its bytes.
 func (b *inbox) put(m kvevents.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,8 +62,39 @@ func (b *inbox) put(m kvevents.Message) {
 		b.messages = b.messages[:copy(b.messages, b.messages[b.first:])]
 		b.first = 0
 	}
+	m.Payload = keep(m.Payload)
 	b.messages = append(b.messages, m)
 	b.bytes += size(&m)
+}
+
+// payloads are bytes of messages that nobody needs any more, of *[]byte: streams bring
+// megabytes a second of them, which are read once.
+var payloads sync.Pool
+
+// mostKept bounds the bytes that are kept for another message; one that has less than a part
+// of them is to have others.
+const (
+	mostKept = 64 << 10
+	mostRoom = 4
+)
+
+// keep returns a copy of a message's bytes, for done.
+func keep(payload []byte) []byte {
+	var own []byte
+	if kept, ok := payloads.Get().(*[]byte); ok {
+		if own = *kept; cap(own) > mostRoom*len(payload) {
+			payloads.Put(kept)
+			own = nil
+		}
+	}
+	return append(own[:0], payload...)
+}
+
+// done gives up the bytes of a message. Nobody may look at them any more.
+func done(payload []byte) {
+	if c := cap(payload); c > 0 && c <= mostKept {
+		payloads.Put(&payload)
+	}
 }
 
 // refuse counts what was no message.

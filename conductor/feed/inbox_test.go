@@ -37,6 +37,33 @@ func TestInboxDropsTheOldest(t *testing.T) {
 	}
 }
 
+// What a message says is the inbox's own: who brought it may use its bytes again. Bytes that
+// were given up are used for others, never while somebody looks at them.
+func TestInboxKeepsItsOwn(t *testing.T) {
+	b := newInbox(false)
+	brought := make([]byte, 100)
+	put := func(from, to byte) {
+		for i := from; i < to; i++ {
+			for j := range brought {
+				brought[j] = i
+			}
+			b.put(kvevents.Message{Seq: uint64(i), Payload: brought[:1+i]})
+		}
+	}
+	put(0, 50)
+	for round := range byte(20) {
+		messages := b.take().messages
+		put(50*(1-round%2), 50+50*(1-round%2)) // while those are looked at
+		for i, m := range messages {
+			want := byte(i) + 50*(round%2)
+			if len(m.Payload) != 1+int(want) || m.Payload[0] != want || m.Payload[want] != want {
+				t.Fatalf("round %d, message %d: %v", round, i, m.Payload)
+			}
+			done(m.Payload)
+		}
+	}
+}
+
 // Answers wait for room, until there is some or nobody wants them any more.
 func TestInboxWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -9,12 +9,12 @@ import (
 // Transport connects to publishers. internal/zmqx has one.
 type Transport interface {
 	// Subscribe follows a topic of a publisher, which need not be there yet, "" for all.
-	// hear is called with each message, whose frames are its own; it does not block. link
-	// is called with true when a connection is made and with false when it is lost; it may
-	// be called while hear is. Neither is called once Close has returned.
+	// hear is called with each message, whose frames are its own until it returns; it does
+	// not block. link is called with true when a connection is made and with false when it
+	// is lost; it may be called while hear is. Neither is called once Close has returned.
 	Subscribe(endpoint, topic string, hear func(frames [][]byte), link func(up bool)) (io.Closer, error)
-	// Ask sends a request, and hear is called with each answer until Close has returned.
-	// While it blocks answers wait.
+	// Ask sends a request, and hear is called with each answer, as above, until Close has
+	// returned. While it blocks answers wait.
 	Ask(endpoint string, request [][]byte, hear func(frames [][]byte)) (io.Closer, error)
 }
 

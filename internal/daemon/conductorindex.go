@@ -24,7 +24,7 @@ func RunConductor(ctx context.Context, cfg *config.ConductorConfig, serve bool, 
 	return runConductor(ctx, cfg, serve, control, openIndex, log)
 }
 
-// socketsPerStream is what a stream takes of ZeroMQ's: its subscription, and a replay.
+// socketsPerStream is what a stream takes of libzmq's at most: a replay, and those that are being closed.
 const socketsPerStream = 4
 
 // openIndex makes the index, which begins with a snapshot where there is one. What is

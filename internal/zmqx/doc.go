@@ -1,8 +1,9 @@
-// Package zmqx is the only user of ZeroMQ. It offers a Responder, which owns a
+// Package zmqx is the only user of libzmq. It offers a Responder, which owns a
 // ROUTER socket in one goroutine and answers REQ and DEALER clients in order, a
 // Client, which asks with a deadline, and a Publisher, which sends to whoever has
 // subscribed. Subscribe follows a publisher, and Ask puts one question that has any number
-// of answers: what an indexer needs of each of its engines, without a thread for it.
+// of answers: what an indexer needs of each of its engines, without a thread for it. A subscription reads
+// its connection itself, without libzmq.
 //
 // # Paths
 //
@@ -17,6 +18,6 @@
 //
 // A ZeroMQ socket may be used by one thread of control at a time. The goroutine
 // that Listen starts owns its socket; Close asks it to stop through a pair of
-// inproc sockets and waits for it. The goroutines of Subscribe and Ask wait in Go's
-// poller (waiter.go), which Close wakes.
+// inproc sockets and waits for it. The goroutine of Ask waits in Go's poller
+// (waiter.go), which Close wakes.
 package zmqx

@@ -80,5 +80,12 @@ func (r *requester) Close() error {
 }
 
 func (r *requester) release() error {
-	return errors.Join(closeWaiters(r.answers), closeAll(r.socket))
+	var errs []error
+	if r.answers != nil {
+		errs = append(errs, r.answers.close())
+	}
+	if r.socket != nil {
+		errs = append(errs, r.socket.Close())
+	}
+	return errors.Join(errs...)
 }

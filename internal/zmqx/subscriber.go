@@ -1,13 +1,14 @@
 package zmqx
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pebbe/zmq4"
@@ -21,66 +22,123 @@ const (
 	keepaliveIdle    = 30 // seconds, as the other two
 	keepaliveSeconds = 10
 	keepaliveProbes  = 3
+	// greetingTime bounds how long a connection takes to be made and to begin.
+	greetingTime = 30 * time.Second
 )
 
-// subscriber follows a publisher.
+// subscriber follows a publisher. It speaks ZeroMQ's protocol itself: libzmq has one thread
+// that reads for all sockets, a copy of each message for who takes it, and two threads to wake
+// for it, which together cost as much as half of what an indexer does with a message.
 type subscriber struct {
-	socket, monitor   *zmq4.Socket
-	messages, changes *waiter
-	malformed         atomic.Uint64
-	running           sync.WaitGroup
-	closing           sync.Once
-	err               error
+	network, address string
+	topic            string
+	hear             func(frames [][]byte)
+	link             func(up bool)
+	dialer           net.Dialer
+
+	stop    context.CancelFunc
+	running sync.WaitGroup
 }
 
 // Subscribe connects to a publisher, ipc or tcp, and follows a topic, "" for all. The
-// publisher need not be there yet; libzmq connects, and connects again.
+// publisher need not be there yet, and is connected to again when it was lost.
 //
-// hear is called with each message, whose frames are its own, by one goroutine, and must not
-// block: what it does not take in time is lost with the publisher. link is called by
-// another one, with true when a connection is made and with false when it is lost. Neither
-// is called when Close has returned; Close must not be called from them.
+// hear is called with each message, whose frames are its own until it returns, and must not
+// block: the publisher drops what is not taken in time. link is called with true when a
+// connection is made and with false when it is lost. One goroutine calls both. Neither is
+// called when Close has returned; Close must not be called from them.
 //
-// libzmq does not connect again to a peer that broke the protocol, or sent a frame of more
-// than MaxFrameBytes: where a link stays down, subscribe anew now and then.
+// Who breaks the protocol, or sends a message of more than MaxFrameBytes, loses the
+// connection.
 func (t *Transport) Subscribe(endpoint, topic string, hear func(frames [][]byte), link func(up bool)) (io.Closer, error) {
-	s := &subscriber{}
-	if err := s.open(t, endpoint, topic); err != nil {
-		return nil, errors.Join(err, s.release())
+	network, address, err := parseEndpoint(endpoint)
+	if err != nil {
+		return nil, err
 	}
-	s.running.Go(func() { s.follow(hear) })
-	s.running.Go(func() { s.watch(link) })
+	ctx, stop := context.WithCancel(context.Background())
+	s := &subscriber{
+		network: network, address: address, topic: topic, hear: hear, link: link, stop: stop,
+		dialer: net.Dialer{Timeout: greetingTime, KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: keepaliveIdle * time.Second, Interval: keepaliveSeconds * time.Second, Count: keepaliveProbes,
+		}},
+	}
+	s.running.Go(func() { s.follow(ctx) })
 	return s, nil
 }
 
-func (s *subscriber) open(t *Transport, endpoint, topic string) (err error) {
-	if s.socket, err = t.newSocket(zmq4.SUB); err != nil {
-		return err
+// parseEndpoint reads an ipc or tcp endpoint. localhost is 127.0.0.1, which is where
+// publishers bind.
+func parseEndpoint(endpoint string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok {
+		return "unix", path, checkPath(path)
 	}
-	if err := errors.Join(reconnecting(s.socket), s.socket.SetSubscribe(topic)); err != nil {
-		return fmt.Errorf("zmqx: socket options: %w", err)
+	address, ok := strings.CutPrefix(endpoint, "tcp://")
+	host, port, err := net.SplitHostPort(address)
+	if number, bad := strconv.ParseUint(port, 10, 16); !ok || err != nil || bad != nil || number == 0 || host == "" || host == "*" {
+		return "", "", fmt.Errorf("zmqx: %w: %q", ErrBadEndpoint, endpoint)
 	}
-	if s.monitor, err = t.newSocket(zmq4.PAIR); err != nil {
-		return err
+	if host == "localhost" {
+		address = net.JoinHostPort("127.0.0.1", port)
 	}
-	// Each change counts: none may be left out for want of room in a queue.
-	if err := s.monitor.SetRcvhwm(0); err != nil {
-		return fmt.Errorf("zmqx: socket options: %w", err)
-	}
-	changes := "inproc://link-" + strconv.FormatUint(t.names.Add(1), 10)
-	if err := errors.Join(s.socket.Monitor(changes, zmq4.EVENT_HANDSHAKE_SUCCEEDED|zmq4.EVENT_DISCONNECTED), s.monitor.Connect(changes)); err != nil {
-		return fmt.Errorf("zmqx: watch a connection: %w", err)
-	}
-	if s.messages, err = newWaiter(s.socket); err != nil {
-		return err
-	}
-	if s.changes, err = newWaiter(s.monitor); err != nil {
-		return err
-	}
-	return connect(s.socket, endpoint)
+	return "tcp", address, nil
 }
 
-// reconnecting sets how a connection is made again.
+// follow connects again and again, until ctx ends.
+func (s *subscriber) follow(ctx context.Context) {
+	wait := firstReconnect
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		began := time.Now()
+		s.once(ctx)
+		if time.Since(began) > lastReconnect {
+			wait = firstReconnect // it had been well
+		}
+		timer.Reset(wait)
+		wait = min(2*wait, lastReconnect)
+	}
+}
+
+// once hears what a connection brings, to its end.
+func (s *subscriber) once(ctx context.Context) {
+	conn, err := s.dialer.DialContext(ctx, s.network, s.address)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // which ends what waits for it
+	in := intake{conn: conn}
+	if err := errors.Join(conn.SetDeadline(time.Now().Add(greetingTime)), in.subscribe(s.topic), conn.SetDeadline(time.Time{})); err != nil || ctx.Err() != nil {
+		return
+	}
+	s.link(true)
+	for {
+		frames, err := in.message()
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			s.link(false)
+			return
+		case strings.HasPrefix(string(frames[0]), s.topic):
+			s.hear(frames)
+		}
+	}
+}
+
+// Close ends the subscription and waits for hear and link to return.
+func (s *subscriber) Close() error {
+	s.stop()
+	s.running.Wait()
+	return nil
+}
+
+// reconnecting sets how a connection of libzmq's is made again.
 func reconnecting(socket *zmq4.Socket) error {
 	return errors.Join(
 		socket.SetReconnectIvl(firstReconnect), socket.SetReconnectIvlMax(lastReconnect),
@@ -89,85 +147,20 @@ func reconnecting(socket *zmq4.Socket) error {
 	)
 }
 
-// connect connects to an ipc or tcp endpoint, of localhost to 127.0.0.1, which is where
-// publishers bind.
+// connect connects a socket of libzmq's to an ipc or tcp endpoint, of localhost to 127.0.0.1.
 func connect(socket *zmq4.Socket, endpoint string) error {
-	path, isPath := strings.CutPrefix(endpoint, "ipc://")
-	if isPath {
-		if err := checkPath(path); err != nil {
-			return err
-		}
+	network, address, err := parseEndpoint(endpoint)
+	if err != nil {
+		return err
 	}
-	address := endpoint
-	if port, ok := strings.CutPrefix(endpoint, "tcp://localhost:"); ok {
-		address = "tcp://127.0.0.1:" + port
+	if network == "unix" {
+		network = "ipc"
 	}
 	if err := socket.SetIpv6(strings.Contains(address, "[")); err != nil {
 		return fmt.Errorf("zmqx: socket options: %w", err)
 	}
-	if err := socket.Connect(address); err != nil {
+	if err := socket.Connect(network + "://" + address); err != nil {
 		return fmt.Errorf("zmqx: connect %s: %w", endpoint, err)
 	}
 	return nil
-}
-
-// follow owns the socket until it is told to stop.
-func (s *subscriber) follow(hear func(frames [][]byte)) {
-	for {
-		if err := s.messages.wait(); err != nil {
-			return
-		}
-		if err := s.messages.drain(hear, &s.malformed); err != nil {
-			return
-		}
-	}
-}
-
-// watch owns the monitor until it is told to stop.
-func (s *subscriber) watch(link func(up bool)) {
-	for {
-		if err := s.changes.wait(); err != nil {
-			return
-		}
-		event, _, _, err := s.monitor.RecvEvent(zmq4.DONTWAIT)
-		if err != nil {
-			continue // wait says whether that is for good
-		}
-		link(event == zmq4.EVENT_HANDSHAKE_SUCCEEDED)
-	}
-}
-
-// Close ends the subscription and waits for hear and link to return.
-func (s *subscriber) Close() error {
-	s.closing.Do(func() {
-		s.messages.stop()
-		s.changes.stop()
-		s.running.Wait()
-		s.err = s.release()
-	})
-	return s.err
-}
-
-func (s *subscriber) release() error {
-	return errors.Join(closeWaiters(s.messages, s.changes), closeAll(s.socket, s.monitor))
-}
-
-func closeWaiters(waiters ...*waiter) error {
-	var errs []error
-	for _, w := range waiters {
-		if w != nil {
-			errs = append(errs, w.close())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func closeAll(sockets ...*zmq4.Socket) error {
-	var errs []error
-	for _, socket := range sockets {
-		if socket != nil {
-			errs = append(errs, socket.Close())
-		}
-	}
-	return errors.Join(errs...)
 }

@@ -19,6 +19,8 @@ var (
 	ErrNotSocket = errors.New("path exists and is not a socket")
 	// ErrBadPath: the path is relative, or too long for a socket address.
 	ErrBadPath = errors.New("path can't be a socket address")
+	// ErrBadEndpoint: it is neither tcp://HOST:PORT nor ipc://PATH.
+	ErrBadEndpoint = errors.New("no endpoint")
 	// ErrTimeout: no answer within the deadline.
 	ErrTimeout = errors.New("no answer within the deadline")
 )
@@ -44,8 +46,8 @@ type Options struct {
 	// at least once every Interval.
 	Pulse    *pulse.Group
 	Interval time.Duration
-	// Sockets is how many there may be at once; 0 for libzmq's 1023. A subscription takes
-	// three, a question one.
+	// Sockets is how many there may be at once; 0 for libzmq's 1023. A question
+	// takes one, a subscription none.
 	Sockets int
 }
 
