@@ -15,6 +15,15 @@ const (
 	maxParts        = 1 << 12
 )
 
+// Limits of a mean rate, in requests a second.
+const (
+	MinRatePerS = 1e-6
+	MaxRatePerS = 1e6
+)
+
+// RateInRange tells whether a mean rate is one that can be drawn with.
+func RateInRange(perS float64) bool { return perS >= MinRatePerS && perS <= MaxRatePerS }
+
 // ErrProfile: a profile that nothing can be drawn from.
 var ErrProfile = errors.New("wrong profile")
 
@@ -66,7 +75,7 @@ func (p *Profile) Validate() error {
 		}
 	}
 	a := &p.Arrivals
-	want(a.RatePerS > 0 && a.RatePerS <= 1e6, "%g requests a second", a.RatePerS)
+	want(RateInRange(a.RatePerS), "%g requests a second", a.RatePerS)
 	want(a.Dispersion > 0 && a.Dispersion <= 1e4, "a dispersion of %g", a.Dispersion)
 	want(a.GridMS >= 1 && a.GridMS <= 1e9, "a grid of %d ms", a.GridMS)
 	want(len(a.Parts) >= 1 && len(a.Parts) <= maxParts, "%d parts of the time", len(a.Parts))

@@ -79,7 +79,15 @@ func (o *Options) plan(requests []trace.Numbered) (jobs []job, skipped []Skipped
 			continue
 		}
 		// From the first request that the trace has, so that leaving some out moves none.
-		j.due = time.Duration(float64(r.TimestampMS-requests[0].TimestampMS) * float64(time.Millisecond) / o.Speed)
+		// In a closed loop it is due when one before was answered.
+		if !o.ClosedLoop {
+			due := float64(r.TimestampMS-requests[0].TimestampMS) * float64(time.Millisecond) / o.Speed
+			if !(due <= float64(maxDue)) {
+				skipped = append(skipped, Skipped{r.Line, fmt.Sprintf("due %.6g days after the first request, a replay waits for %d", due/float64(day), maxDue/day)})
+				continue
+			}
+			j.due = time.Duration(due)
+		}
 		jobs = append(jobs, j)
 		sent = append(sent, *r)
 	}
@@ -88,6 +96,13 @@ func (o *Options) plan(requests []trace.Numbered) (jobs []job, skipped []Skipped
 	}
 	return jobs, skipped
 }
+
+// maxDue is how long a replay waits for a request: a year. A line that is due later
+// has a damaged timestamp.
+const (
+	day    = 24 * time.Hour
+	maxDue = 366 * day
+)
 
 // ahead is how many requests are encoded before they are due: a burst of long
 // prompts must not wait for the encoder.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -190,6 +191,28 @@ func TestTooLong(t *testing.T) {
 		result := play(t, o, server(), every(1000, 5), t.Context())
 		if len(result.Outcomes) != 3 || len(result.Skipped) != 2 || result.Skipped[0].Line != 4 || result.Skipped[1].Line != 5 {
 			t.Errorf("%d sent, skipped %v", len(result.Outcomes), result.Skipped)
+		}
+	})
+}
+
+// TestTooLate: a request that is due in years is named and left out of an open loop; a
+// closed one knows no times.
+func TestTooLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := options()
+		requests := every(1000, 5)
+		requests[4].TimestampMS = 1 << 41
+		result := play(t, o, server(), requests, t.Context())
+		if len(result.Outcomes) != 4 || len(result.Skipped) != 1 || result.Skipped[0].Line != 5 || !strings.Contains(result.Skipped[0].Why, "days after the first") {
+			t.Errorf("%d sent, skipped %v", len(result.Outcomes), result.Skipped)
+		}
+		o.Speed = 1e-300
+		if result := play(t, o, server(), every(1000, 5), t.Context()); len(result.Outcomes) != 1 || len(result.Skipped) != 4 {
+			t.Errorf("very slowly: %d sent, skipped %v", len(result.Outcomes), result.Skipped)
+		}
+		o.ClosedLoop = true
+		if result := play(t, o, server(), requests, t.Context()); len(result.Outcomes) != 5 || len(result.Skipped) != 0 {
+			t.Errorf("in a closed loop: %d sent, skipped %v", len(result.Outcomes), result.Skipped)
 		}
 	})
 }

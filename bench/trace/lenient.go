@@ -43,7 +43,7 @@ type Fault struct {
 func ReadAll(in io.Reader, name string, limit int) (requests []Numbered, faults []Fault, err error) {
 	r := NewReader(in, name)
 	r.unknown = func(field string) {
-		faults = append(faults, Fault{Line: r.line, Kind: UnknownField, Err: fmt.Errorf("%s:%d: %w %q is ignored", name, r.line, ErrUnknown, field)})
+		faults = append(faults, Fault{Line: r.line, Kind: UnknownField, Err: &ignored{name, r.line, field}})
 	}
 	for limit == 0 || len(requests) < limit {
 		before := r.line
@@ -76,3 +76,18 @@ func kindOf(err error) Kind {
 	}
 	return Malformed
 }
+
+// ignored is an ErrUnknown beside which the line is a request all the same.
+type ignored struct {
+	name  string
+	line  int
+	field string
+}
+
+// Error implements error.
+func (e *ignored) Error() string {
+	return fmt.Sprintf("%s:%d: unknown field %q is ignored", e.name, e.line, e.field)
+}
+
+// Unwrap implements errors.Unwrap.
+func (*ignored) Unwrap() error { return ErrUnknown }

@@ -20,6 +20,7 @@ func TestReadAllLeavesOut(t *testing.T) {
 		put(`"timestamp"`, `"chat_id": {"a": [1]}, "timestamp"`),
 		"",
 		put("600", "null"),
+		put(": 5", ": 9007199254740991"), // later ones are not before it
 		put(": 5", ": 6"),
 		goodLine[:len(goodLine)-1],
 	}
@@ -31,7 +32,7 @@ func TestReadAllLeavesOut(t *testing.T) {
 	for _, r := range requests {
 		kept = append(kept, r.Line)
 	}
-	if want := []int{1, 5, 8}; !slices.Equal(kept, want) {
+	if want := []int{1, 5, 9}; !slices.Equal(kept, want) {
 		t.Errorf("kept lines %v, want %v", kept, want)
 	}
 	want := []Fault{
@@ -41,7 +42,8 @@ func TestReadAllLeavesOut(t *testing.T) {
 		{5, UnknownField, ErrUnknown, false},
 		{6, Malformed, ErrRequest, true},
 		{7, Malformed, ErrRequest, true},
-		{9, Truncated, ErrTruncated, true},
+		{8, Malformed, ErrRequest, true},
+		{10, Truncated, ErrTruncated, true},
 	}
 	if len(faults) != len(want) {
 		t.Fatalf("faults %v", faults)
@@ -50,6 +52,9 @@ func TestReadAllLeavesOut(t *testing.T) {
 		f := faults[i]
 		if f.Line != w.Line || f.Kind != w.Kind || f.Dropped != w.Dropped || !errors.Is(f.Err, w.Err) {
 			t.Errorf("fault %d: %+v, want %+v", i, f, w)
+		}
+		if dropped := strings.Contains(f.Err.Error(), ErrRequest.Error()); dropped != w.Dropped {
+			t.Errorf("fault %d says that the line is no request: %v, want %v: %v", i, dropped, w.Dropped, f.Err)
 		}
 	}
 }

@@ -41,6 +41,7 @@ func TestReaderRefuses(t *testing.T) {
 		{"null", put("600", "null"), `field "input_length"`},
 		{"fraction", put("600", "600.0"), `field "input_length"`},
 		{"sign", put(": 5", ": -5"), `field "timestamp"`},
+		{"timestamp of centuries", put(": 5", ": 4398046511104"), `field "timestamp": 4398046511104 ms`},
 		{"text", put(`0, "hash`, `"0", "hash`), `field "output_length"`},
 		{"huge", put("[3, 9]", "[3, 9007199254740992]"), `field "hash_ids"`},
 		{"null id", put("[3, 9]", "[3, null]"), `field "hash_ids"`},

@@ -19,7 +19,8 @@ const (
 	maxBlocks    = 1 << 17
 	maxTokens    = maxBlocks * BlockTokens
 	maxID        = 1<<53 - 1 // exact in every JSON reader
-	maxTimestamp = 1<<53 - 1
+	// maxTimestamp is some 139 years: in nanoseconds it still fits into 63 bits.
+	maxTimestamp = 1<<42 - 1
 )
 
 // Request is one line of a trace.
@@ -150,6 +151,9 @@ func syntax(err error, want string) error {
 
 // check looks at what no field can tell alone.
 func (r *Request) check() error {
+	if r.TimestampMS < 0 || r.TimestampMS > maxTimestamp {
+		return fmt.Errorf("%w: field \"timestamp\": %d ms, at most %d are read", ErrRequest, r.TimestampMS, int64(maxTimestamp))
+	}
 	if r.InputTokens == 0 {
 		return fmt.Errorf("%w: field \"input_length\": a prompt has at least one token", ErrRequest)
 	}

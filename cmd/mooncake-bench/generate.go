@@ -58,8 +58,11 @@ Example:
 			if sources != 1 {
 				return errors.New("give one of --like, --profile and --workload")
 			}
-			if n := c.Int("requests"); n < 0 || n > maxGenerated {
+			if n := c.Int("requests"); c.IsSet("requests") && n < 1 || n > maxGenerated {
 				return fmt.Errorf("--requests: %d; want 1 to %d", n, maxGenerated)
+			}
+			if rate := c.Float64("rate"); c.IsSet("rate") && !generate.RateInRange(rate) {
+				return fmt.Errorf("--rate: %g requests a second; want %g to %g", rate, generate.MinRatePerS, generate.MaxRatePerS)
 			}
 			if _, ok := generate.Workload(c.String("workload")); !ok && c.String("workload") != "" {
 				return fmt.Errorf("--workload: %q; want %s", c.String("workload"), strings.Join(generate.Workloads(), ", "))

@@ -97,6 +97,8 @@ func TestSimRefuses(t *testing.T) {
 		{"nodes", "cpp --prefill 0", exitUsage, "0 prefill nodes"},
 		{"policy", "cpp --policy mru", exitUsage, "mru"},
 		{"threshold", "cpp --threshold 0.5", exitUsage, "threshold 0.5"},
+		{"sequence", "cpp --sequence-ms=-1", exitUsage, "-0.001 s a sequence"},
+		{"service", "cpp --service-factor Inf", exitUsage, "service factor +Inf"},
 		{"no trace", "reject", exitFailed, "no trace"},
 		{"no file", "reject --trace /nowhere.jsonl", exitFailed, "/nowhere.jsonl"},
 		{"bad file", "reject --trace " + bad, exitFailed, "bad.jsonl:1: "},

@@ -160,7 +160,7 @@ func TestText(t *testing.T) {
 	if err := sample(t).WriteText(&out); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"4 of 5 requests", "goodput: 40.0 %", "4 of them had as many as expected", "trace: truncated line: 1\n  t.jsonl:1: ", "failed: server error: 1\n  line 5: ", "not sent, too long: 1\n  line 7: too long"} {
+	for _, want := range []string{"4 of 5 requests", "goodput: 40.0 %", "4 of them had as many as expected", "trace: truncated line: 1\n  t.jsonl:1: ", "failed: server error: 1\n  line 5: ", "not sent: 1\n  line 7: too long"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, &out)
 		}

@@ -105,7 +105,7 @@ func (r *Report) faults() []faultList {
 		lists = append(lists, list)
 	}
 	if r.SkippedN > 0 {
-		list := faultList{name: "not sent, too long", count: r.SkippedN}
+		list := faultList{name: "not sent", count: r.SkippedN}
 		for _, s := range r.Skipped {
 			list.lines = append(list.lines, fmt.Sprintf("line %d: %s", s.Line, s.Why))
 		}

@@ -58,7 +58,10 @@ func Default() Config {
 var ErrConfig = errors.New("cluster configuration")
 
 // limits keep a mistyped number from taking all memory.
-const maxNodes = 4096
+const (
+	maxNodes  = 4096
+	maxFactor = 1e3
+)
 
 // Validate returns all faults.
 func (c *Config) Validate() error {
@@ -73,6 +76,8 @@ func (c *Config) Validate() error {
 	fault(c.CacheBlocks < 1 || c.roomBlocks() > index.MaxCapacity, "%d blocks of cache; want 1 to %d in a cache", c.CacheBlocks, index.MaxCapacity)
 	fault(!evict.Known(c.Policy), "no eviction policy %q; want one of %v", c.Policy, evict.Names())
 	fault(!(c.Costs.ServiceFactor > 0) || !(c.Costs.LinkBytesPerSecond > 0), "service factor %v, %v bytes a second; want more than 0", c.Costs.ServiceFactor, c.Costs.LinkBytesPerSecond)
+	fault(c.Costs.ServiceFactor > maxFactor, "service factor %v; want at most %g", c.Costs.ServiceFactor, float64(maxFactor))
+	fault(!(c.Costs.DecodeSequenceSeconds >= 0 && c.Costs.DecodeSequenceSeconds <= maxFactor), "%v s a sequence in a decode iteration; want 0 to %g", c.Costs.DecodeSequenceSeconds, float64(maxFactor))
 	fault(c.DecodeBlocks < 0 || c.DecodeBlocks > index.MaxCapacity, "%d blocks of cache on a decode node; want 0 to %d", c.DecodeBlocks, index.MaxCapacity)
 	fault(c.Scheduler.Patience > 0 && c.Pooled, "patience %v; want 0 with a pooled cache", c.Scheduler.Patience)
 	fault(c.TTFT < 0 || c.TBT < 0 || c.Sample < 0, "objectives and intervals are not negative")
