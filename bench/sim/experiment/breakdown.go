@@ -20,6 +20,13 @@ func breakdown(ctx context.Context, s *Setting) ([]report.Table, error) {
 	three := report.Of(3)
 	none, most := fig14Prefill()
 	decodeNone, decodeMost := fig14Decode()
+	alone := page.Plot{Title: "A request alone, its prompt with and without 95 % cached", XLabel: "tokens", YLabel: "seconds", LogX: true, LogY: true, Series: []page.Series{
+		{Name: "prefill"}, {Name: "prefill, 95 %"}, {Name: "decode"}, {Name: "paper's prefill", Reference: true}, {Name: "paper's prefill, 95 %", Reference: true}, {Name: "paper's decode", Reference: true},
+	}}
+	point := func(series, tokens int, seconds float64) {
+		s := &alone.Series[series]
+		s.X, s.Y = append(s.X, float64(tokens)), append(s.Y, seconds)
+	}
 	for i, n := range lengths() {
 		for _, x := range []struct {
 			cached          int
@@ -30,9 +37,19 @@ func breakdown(ctx context.Context, s *Setting) ([]report.Table, error) {
 			for k := range outputs {
 				decode += c.Iteration(1, int64(n+k)) - c.DecodeSequenceSeconds
 			}
+			if x.cached == 0 {
+				point(0, n, c.Latency(n, 0))
+				point(2, n, decode)
+				point(3, n, x.prefill)
+				point(5, n, x.decode)
+			} else {
+				point(1, n, c.Latency(n, x.cached))
+				point(4, n, x.prefill)
+			}
 			t.Add(n, x.cached, three(c.Latency(n, x.cached)-gpu), three(gpu), three(c.Transfer(n)), three(decode), three(x.prefill), three(x.decode))
 		}
 	}
+	t.Plots = []page.Plot{alone}
 	t.Notes = append(t.Notes, "A sequence alone pays nothing for others: the time a sequence adds to a batch is left out of its decoding here.")
 	tables := []report.Table{t}
 	for _, w := range s.Traces {

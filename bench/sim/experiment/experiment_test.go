@@ -45,10 +45,15 @@ func TestAll(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			plots := 0
 			for _, table := range tables {
+				plots += len(table.Plots)
 				if table.Name != e.Name || table.Title == "" || table.Answers == "" || table.Parameters == "" || len(table.Rows) == 0 {
 					t.Errorf("%s has a table without title, source, parameters or rows: %+v", e.Name, table)
 				}
+			}
+			if plots == 0 {
+				t.Errorf("%s draws no plot", e.Name)
 			}
 			if e.Name == "e2e" {
 				continue
@@ -79,6 +84,13 @@ func TestTraceIsNeeded(t *testing.T) {
 	needing := 0
 	for _, e := range All() {
 		if !e.NeedsTrace {
+			if e.Name == "e2e" {
+				continue // hundreds of runs, above
+			}
+			tables, err := e.Do(t.Context(), setting(1))
+			if err != nil || len(tables) == 0 || len(tables[0].Plots) == 0 {
+				t.Errorf("%s without a trace: %d tables, %v; want one with a plot", e.Name, len(tables), err)
+			}
 			continue
 		}
 		needing++

@@ -115,10 +115,16 @@ func TestStrategies(t *testing.T) {
 		if c.kvcToLocal && got[1]/got[0] >= .5 {
 			t.Errorf("%gx: load balancing to random is %.3f, want less than a half", c.speed, got[1]/got[0])
 		}
+		// Equal to the three digits that the prototype's have. At twice the load next to
+		// nobody is in time under the first two.
+		slack := .0005
+		if c.speed == 2 {
+			slack = .005
+		}
 		within := func(limit func(*cluster.Summary) float64) {
 			for i := range 3 {
-				if meanOf(runs[i], limit) > meanOf(runs[i+1], limit)+.02 && meanOf(runs[i+1], limit) < .99 {
-					t.Errorf("%gx: fewer requests are in time with strategy %d than with %d", c.speed, i+1, i)
+				if a, b := meanOf(runs[i], limit), meanOf(runs[i+1], limit); a > b+slack {
+					t.Errorf("%gx: %.4f of the requests are in time with strategy %d, %.4f with %d", c.speed, b, i+1, a, i)
 				}
 			}
 		}
@@ -131,6 +137,11 @@ func TestStrategies(t *testing.T) {
 		near(t, "hits, load balancing", meanOf(runs[1], token), .108, .01)
 		near(t, "hits, cache-aware", meanOf(runs[2], token), .308, .01)
 		near(t, "hits, KVCache-centric", meanOf(runs[3], token), .354, .01)
+		for i, between := range [][2]float64{{.10, .13}, {.10, .13}, {.29, .32}, {.34, 1}} {
+			if hit := meanOf(runs[i], token); hit < between[0] || hit > between[1] {
+				t.Errorf("hits of strategy %d: %.3f, want %v", i, hit, between)
+			}
+		}
 		if n := runs[3][0].Transfers; n == 0 {
 			t.Error("nothing was fetched")
 		}
@@ -173,8 +184,7 @@ func TestFig9(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// The other program used blocks from the root on.
-			if less := paper[i] - got; less < below[0]-.005 || less > below[1]+.005 {
+			if less := math.Round(1e3*(paper[i]-got)) / 1e3; less < below[0] || less > below[1] {
 				t.Errorf("%s, %.0f tokens: %.4f, the paper's %.4f", name, tokens[i], got, paper[i])
 			}
 		}
@@ -247,7 +257,7 @@ func TestFig13(t *testing.T) {
 		}
 		last = one.MeanTTFT
 		if g >= 80 {
-			near(t, "TTFT over the paper's", one.MeanTTFT/paper[i], 1, .21)
+			near(t, "TTFT over the paper's", one.MeanTTFT/paper[i], 1, .2)
 		}
 	}
 	if got[40] < 2*got[100] || got[400] < .5*got[100] {
@@ -277,6 +287,7 @@ func TestTable2(t *testing.T) {
 		t.Logf("%s: refused %.0f, late %.0f, wasted %.0f s, busy sd %.3f, corr %.3f", policy, of(policy, total), of(policy, late), of(policy, wasted), of(policy, busy), of(policy, corr))
 		near(t, policy+": total over the baseline's", of(policy, total)/of("baseline", total), 1, .05)
 	}
+	near(t, "prediction's total over early's", of("prediction", total)/of("early", total), 1, .05)
 	if a, b := of("early", late), of("baseline", late); a >= .65*b {
 		t.Errorf("late refusals: %.0f early, %.0f in the baseline", a, b)
 	}

@@ -29,12 +29,11 @@ func fig5() map[string]float64 {
 }
 
 // fig9 is S4 Fig. 9: the share of tokens that one cache of so many tokens has; no values
-// for other traces. Below a million tokens the order in which a request's blocks are
-// used decides, which the paper does not tell.
+// for other traces.
 func fig9(trace string) (tokens, share []float64) {
-	return []float64{1e6, 2e6, 4e6, 5e6, 8e6, 1e7, 5e7, 1e8}, map[string][]float64{
-		conversation: {.0866, .1202, .2149, .2471, .2997, .3263, .3983, .4006},
-		synthetic:    {.1461, .2345, .3805, .4352, .5447, .5886, .6582, .6582},
+	return []float64{1e4, 1e5, 1e6, 2e6, 4e6, 5e6, 8e6, 1e7, 5e7, 1e8}, map[string][]float64{
+		conversation: {.0449, .0731, .0866, .1202, .2149, .2471, .2997, .3263, .3983, .4006},
+		synthetic:    {.0003, .0117, .1461, .2345, .3805, .4352, .5447, .5886, .6582, .6582},
 	}[trace]
 }
 

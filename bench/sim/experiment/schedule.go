@@ -37,7 +37,7 @@ func schedule(ctx context.Context, s *Setting) ([]report.Table, error) {
 			Parameters: fmt.Sprintf("%d prefill nodes, caches of %d blocks, %s, threshold %g; %d seeds", s.Base.Prefill, s.Base.CacheBlocks, s.Base.Policy, s.Base.Scheduler.Threshold, s.Seeds),
 			Columns:    []string{"load", "strategy", "TTFT, s", "to the one above", "paper, s", "<= 5 s", "<= 10 s", "<= 30 s", "hit ratio", "token ratio", "transfers"},
 			Notes: []string{
-				"The paper's times are between those at service times of 1 and 1.3: at 1.3 random, load balancing and the ratio of the last two strategies are as in the paper; both cache-aware strategies are faster here, for estimates are exact.",
+				"With service times of 1.3 random, load balancing and the ratio of the last two strategies are as in the paper; both cache-aware strategies are faster here than there, for estimates are exact.",
 				"Where nothing is drawn, seeds do not differ.",
 			},
 		}

@@ -69,17 +69,29 @@ func (c *Cache) Insert(keys []uint64, firstNew int, early, late time.Duration) {
 		if i < firstNew {
 			at = early
 		}
-		if record, found := c.find(keys[i]); found {
-			c.policy.Touch(record)
-			c.ready[record] = min(c.ready[record], at)
-			continue
-		}
-		var parent uint64
-		if i > 0 {
-			parent = keys[i-1]
-		}
-		c.add(evict.Chunk{Key: keys[i], Parent: parent, Depth: uint32(i)}, at)
+		c.use(keys, i, at)
 	}
+}
+
+// InsertFromRoot uses or adds blocks, ready at once, from the root to the leaf.
+func (c *Cache) InsertFromRoot(keys []uint64) {
+	for i := range keys {
+		c.use(keys, i, 0)
+	}
+}
+
+// use uses one of the blocks, or adds it.
+func (c *Cache) use(keys []uint64, i int, at time.Duration) {
+	if record, found := c.find(keys[i]); found {
+		c.policy.Touch(record)
+		c.ready[record] = min(c.ready[record], at)
+		return
+	}
+	var parent uint64
+	if i > 0 {
+		parent = keys[i-1]
+	}
+	c.add(evict.Chunk{Key: keys[i], Parent: parent, Depth: uint32(i)}, at)
 }
 
 // Touch uses leading blocks that are resident, from the leaf to the root.
