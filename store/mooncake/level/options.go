@@ -41,13 +41,17 @@ const (
 	defaultKnown  = 1 << 18
 	// maxWaiting bounds the queues, besides their bytes.
 	maxWaiting = 1 << 14
-	// putters and getters are as many as the side process has lanes of the kind.
+	// putters and getters are no more than the side process has lanes of the kind.
+	// Mooncake's calls wait for their bytes by looking all the time, each on a core that
+	// those who move the bytes could have, and one thread moves all of them: one call
+	// that is under way while the next begins is enough.
 	putters = 2
-	getters = 4
-	// putBatchBytes and getBatchBytes are how much of what waits one call takes: the
-	// first bytes of a load are there while the rest is on its way.
+	getters = 2
+	// putBatchBytes and getBatchBytes are how much of what waits one call takes. Few
+	// large gets are far faster than many small ones; the first bytes of a load are
+	// copied on while the rest is on its way.
 	putBatchBytes = 32 << 20
-	getBatchBytes = 16 << 20
+	getBatchBytes = 64 << 20
 	// askers is how many calls of one question are under way at a time, as many as
 	// the side process has lanes for them: the master answers one while the process
 	// takes the keys of the other apart.
