@@ -202,6 +202,10 @@ type Registered struct {
 	EventsEndpoint string `msgpack:"events_endpoint,omitempty"`
 	EventsReplay   string `msgpack:"events_replay,omitempty"`
 	EventsTopic    string `msgpack:"events_topic,omitempty"`
+	// EventsRefused: the registration's events can't be opened here. The engine holds
+	// each job back until its own event has happened, and names none. (Answer to
+	// Register only.)
+	EventsRefused bool `msgpack:"events_refused,omitempty"`
 }
 
 // Generation tells an engine that its namespace was reset, by whomever. What the

@@ -43,6 +43,15 @@ type SizedMapping interface {
 	PieceBytes() (load, store int)
 }
 
+// EventMapping is a Mapping that may be without the events that the registration
+// brought.
+type EventMapping interface {
+	Mapping
+	// HasEvents reports whether they are known here. If not, whatever an engine means
+	// by one fails its job.
+	HasEvents() bool
+}
+
 // Event is an engine-side event: its number (int) in the ring that the registration
 // brought.
 type Event any

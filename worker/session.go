@@ -168,9 +168,10 @@ func refusalCode(err error) string {
 func (n *session) registered() *connector.Registered {
 	digest := n.rank.spec.Digest()
 	ns, _ := n.namespace.known()
+	events, some := n.mapping.(EventMapping)
 	return &connector.Registered{
 		Type: connector.TypeRegistered, NamespaceDigest: hex.EncodeToString(digest[:]), StoreReady: n.srv.cfg.StoreReady(),
-		Generation: ns.ResetEpoch,
+		Generation: ns.ResetEpoch, EventsRefused: some && !events.HasEvents(),
 	}
 }
 

@@ -100,4 +100,5 @@ func (c *Config) setDefaults() {
 var (
 	_ worker.Device       = (*Device)(nil)
 	_ worker.SizedMapping = (*mapping)(nil)
+	_ worker.EventMapping = (*mapping)(nil)
 )

@@ -65,7 +65,6 @@ func TestRefusals(t *testing.T) {
 		"far beyond the end":   {spoil: func(e *engine) { e.reg.Regions[0].Address = 1<<64 - 1 }, want: ErrRegion},
 		"longer than all":      {spoil: func(e *engine) { e.reg.Regions[0].Bytes = 1 << 63 }, want: ErrRegion},
 		"an unknown kind":      {spoil: func(e *engine) { e.reg.Regions[0].Kind = "memfd" }, want: ErrRegion},
-		"no event":             {spoil: func(e *engine) { e.reg.Events[1] = make([]byte, 64) }, want: &cuda.Error{}},
 		"overlapping blocks":   {spoil: func(e *engine) { e.reg.Segments[0].BlockStride = 100 }, want: ErrRegion},
 		"chunks not sent":      {spoil: func(e *engine) { e.fds = e.fds[:2] }, layout: 6, want: ErrRegion},
 		"no chunks":            {spoil: func(e *engine) { e.reg.Regions[0].Chunks = nil }, layout: 6, want: ErrRegion},

@@ -27,6 +27,7 @@ type mapping struct {
 	shards      [][]segment // by group, and within it by shard
 	allocations []*allocation
 	ring        []cuda.Event // the engine's events
+	deaf        bool         // they can't be opened here
 	ways        [2]Way       // of stores and of loads
 	counted     bool         // in the figures
 	stores      chan func()
@@ -54,15 +55,40 @@ func (m *mapping) open(reg *connector.Register, fds []int) error {
 		shard := s.Group*m.held + s.Shard
 		m.shards[shard] = append(m.shards[shard], segment{at: bases[s.Region] + cuda.Address(s.Offset), stride: s.BlockStride, bytes: s.Bytes})
 	}
-	for i, handle := range reg.Events {
+	return m.openEvents(reg.Events)
+}
+
+// openEvents opens the engine's events, all or none: memory can be shared where
+// events can't, as between containers without a common IPC namespace.
+func (m *mapping) openEvents(handles [][]byte) error {
+	for i, handle := range handles {
 		event, err := m.gpu.OpenEvent(cuda.Handle(handle))
-		if err != nil {
-			return fmt.Errorf("event %d: %w", i, m.gpu.note(err))
+		if err == nil {
+			m.ring = append(m.ring, event)
+			continue
 		}
-		m.ring = append(m.ring, event)
+		err = fmt.Errorf("event %d: %w", i, m.gpu.note(err))
+		if m.gpu.lost() != nil {
+			return err
+		}
+		m.gpu.cfg.Log.Warn("the engine's events can't be opened: it holds each job back until the GPU is through", "error", err)
+		m.deaf = true
+		return m.closeEvents()
 	}
 	return nil
 }
+
+func (m *mapping) closeEvents() error {
+	var errs []error
+	for _, event := range m.ring {
+		errs = append(errs, m.gpu.DestroyEvent(event))
+	}
+	m.ring = nil
+	return errors.Join(errs...)
+}
+
+// HasEvents implements worker.EventMapping.
+func (m *mapping) HasEvents() bool { return !m.deaf }
 
 // queuedStores is more than the one batch that a store pipeline has under way.
 const queuedStores = 16
@@ -210,17 +236,14 @@ func (m *mapping) unmap() error {
 	if m.counted {
 		m.count(-1)
 	}
-	var errs []error
-	for _, event := range m.ring {
-		errs = append(errs, m.gpu.DestroyEvent(event))
-	}
+	errs := []error{m.closeEvents()}
 	for _, held := range m.allocations {
 		errs = append(errs, m.gpu.allocations.drop(held))
 	}
 	if m.gpu.lost() != nil {
 		errs = nil // it answers everything with its error
 	}
-	m.gpu, m.ring, m.allocations = nil, nil, nil
+	m.gpu, m.allocations = nil, nil
 	m.device.release()
 	return errors.Join(errs...)
 }

@@ -24,9 +24,14 @@ func untilPeerEnds(conn *unixmsg.Conn) worker.Conn {
 	if pid <= 0 {
 		return conn // in another pid namespace
 	}
-	fd, err := unix.PidfdOpen(pid, unix.O_NONBLOCK)
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return conn // it has ended, and so has the socket; or this kernel does not do that
+	}
+	// Not by a flag of the call, which kernels have since 5.10 only.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd) // nobody has it
+		return conn
 	}
 	w := &watchedConn{Conn: conn, process: os.NewFile(uintptr(fd), "pidfd"), watched: make(chan struct{})}
 	raw, err := w.process.SyscallConn()

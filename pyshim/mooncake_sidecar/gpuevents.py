@@ -3,7 +3,8 @@
 The daemon must read no block before the step that fills it is done, and write
 none that a step before still uses. At each hook with jobs one event is recorded
 on the engine's stream, and the jobs wait for it: in the daemon, where it has the
-events' handles; else here, where jobs are held back until the event has happened.
+events; else here, where jobs are held back until the event has happened. Events
+may be refused by CUDA, and by a daemon that can't open them.
 """
 
 import logging
@@ -34,6 +35,8 @@ class EventRing:
         self._events = [torch.cuda.Event(enable_timing=False, interprocess=True) for _ in range(count)]
         self.handles: list[bytes] = [bytes(event.ipc_handle()) for event in self._events]
         self._next = 0
+        self.marks = Marks(torch)
+        """For daemons that can't open the events."""
 
     def record(self) -> int:
         """Record the next event on the current stream, and return its number."""

@@ -126,10 +126,13 @@ def _export_chunks(driver: Driver, address: int, size: int, first: int, no_handl
             if not fabric:
                 try:
                     descriptors.append(driver.descriptor(base))
-                except CudaError:
+                except CudaError as no_descriptor:
                     if descriptors:  # what an allocator makes is of one kind
                         raise
-                    fabric = driver.fabric(base)
+                    try:
+                        fabric = driver.fabric(base)
+                    except CudaError as no_fabric:
+                        raise CudaError(f"{no_descriptor}; by fabric handle: {no_fabric}") from no_fabric
             else:
                 fabric += driver.fabric(base)
             lengths.append(length)

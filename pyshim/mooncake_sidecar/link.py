@@ -87,13 +87,26 @@ class Link:
     """INVARIANT: a job is in ``_jobs`` from its submission until its outcome is
     in ``_outcomes``, and its word on the board is armed or cancelled meanwhile."""
 
-    def __init__(self, session: Session, board: JobBoard, limits: Limits, store_ready: bool) -> None:
+    def __init__(
+        self,
+        session: Session,
+        board: JobBoard,
+        limits: Limits,
+        store_ready: bool,
+        *,
+        sees_events: bool = True,
+        registered: bool = True,
+    ) -> None:
         session.sock.setblocking(False)
         self._session = session
         self._sock: socket.socket | None = session.sock
         self._board = board
         self._limits = limits
         self.store_ready = store_ready
+        self.sees_events = sees_events
+        """The daemon waits for the GPU's events that were registered."""
+        self._registered = registered
+        """The daemon has answered the registration."""
         self._jobs: dict[int, Job] = {}
         self._by_deadline = {msg.KIND_LOAD: deque[Job](), msg.KIND_STORE: deque[Job]()}
         self._unfenced: dict[int, Job] = {}
@@ -122,6 +135,7 @@ class Link:
         """The daemon answers: jobs may be given to it."""
         return (
             self._sock is not None
+            and self._registered
             and not self._unfenced
             and not self._leaving_at
             and self._outgoing.bytes < MAX_OUTGOING_BYTES
@@ -175,7 +189,7 @@ class Link:
             self._expire(now)
         if self._jobs or self._leaving_at:
             self._fence(now)
-        if not self.store_ready:
+        if not self.store_ready and self._registered:
             self._ping(now)
         self.flush(now)
         if not self._outcomes:
@@ -281,6 +295,12 @@ class Link:
             self._settle(entry, message.status or msg.STATUS_FAILED, message.failed or b"", now, message)
         elif isinstance(message, msg.Pong):
             self.store_ready = message.store_ready
+        elif isinstance(message, msg.Registered) and not self._registered:
+            logger.info("registered with mooncake-worker (pid %d)", self._session.pid)
+            self._registered, self.store_ready = True, message.store_ready
+            self.sees_events = not message.events_refused
+        elif isinstance(message, msg.Error) and not self._registered:
+            self._end(f"{message.message} [{message.code}]", now)
         elif isinstance(message, msg.Error):
             logger.warning("mooncake-worker: %s [%s]", message.message, message.code)
             if (entry := self._jobs.get(message.job)) is not None:

@@ -50,14 +50,18 @@ class Maintainer:
             link, self._fresh = self._fresh, None
             return link
 
+    def give_up(self) -> None:
+        """Have the thread end soon, without waiting for it."""
+        self._stop.set()
+        os.write(self._wake_write, b"x")
+
     def stop(self, untaken: Callable[[Link], None] = lambda link: link.close()) -> None:
         """End the thread and wait for it.
 
         Args:
             untaken: gets the link that nobody took, if there is one.
         """
-        self._stop.set()
-        os.write(self._wake_write, b"x")
+        self.give_up()
         if self._thread.is_alive():
             self._thread.join()
         if (link := self.take()) is not None:

@@ -222,6 +222,7 @@ class Registered(_Message, tag="registered"):
     events_endpoint: str = ""
     events_replay: str = ""
     events_topic: str = ""
+    events_refused: bool = False
 
 
 class Generation(_Message, tag="generation"):

@@ -55,10 +55,19 @@ class Presence:
         return self._maintainer.take() if self._maintainer is not None else None
 
     def leave_memory(self) -> None:
-        """Have the daemon through with the memory, and nothing of this process hold it."""
+        """Have the daemon through with the memory, and nothing of this process hold it.
+
+        A registration that is under way counts, too: the daemon may map the memory yet.
+        """
+        until = time.monotonic() + self._patience_s + _DEATH_S
         try:
-            self._stop(untaken=self.role.adopt)
-            if not self.role.leave(self._patience_s + _DEATH_S):
+            if self._maintainer is not None:
+                self._maintainer.give_up()
+            try:
+                self.role.leave(0)  # the daemon's time begins now, and not when the thread has ended
+            finally:
+                self._stop(untaken=self.role.adopt)
+            if not self.role.leave(max(until - time.monotonic(), 0)):
                 logger.error(
                     "mooncake-worker does not let go of the engine's GPU memory: it is not free until that process "
                     "answers or ends. Look after it or restart it"

@@ -149,6 +149,9 @@ class Registrant:
     def connect(self, stop: threading.Event) -> Link:
         """Find or start the daemons, register, and return the link.
 
+        A daemon that takes its time gets it: the link is returned, and takes jobs once
+        the answer has come. The memory may be mapped behind a link until that has ended.
+
         Raises:
             DaemonError, SessionError, OSError: not now.
         """
@@ -169,7 +172,18 @@ class Registrant:
             if self._memory.by_address:
                 _allow_access(session.pid)
             board = JobBoard()
-            answer = session.call(self._message(board), [*self._memory.descriptors, board.fd], _REGISTER_S)
+            if stop.is_set():  # the memory may be about to go
+                raise SessionError("given up before the registration")
+            session.post(self._message(board), [*self._memory.descriptors, board.fd], _REGISTER_S)
+            if (answer := session.answer(_REGISTER_S, stop)) is None:
+                # What it maps it maps, now or later: only the session's end says that it has not.
+                if not stop.is_set():
+                    logger.warning(
+                        "mooncake-worker (pid %d) is still at the registration: the engine runs without the KV store "
+                        "until it is through",
+                        session.pid,
+                    )
+                return Link(session, board, self._limits, False, registered=False)
             if not isinstance(answer, msg.Registered):
                 raise SessionError(f"expected registered, got {type(answer).__name__}")
             ready = answer.store_ready or _await_store(session, stop)
@@ -178,13 +192,18 @@ class Registrant:
             if board is not None:
                 board.close()
             raise
+        if answer.events_refused:
+            logger.warning(
+                "mooncake-worker can't open the engine's CUDA events: jobs are held back until the GPU is through "
+                "(do engine and daemon share an IPC namespace?)"
+            )
         logger.info(
             "registered with mooncake-worker %s (pid %d), namespace %.12s",
             session.welcome.version,
             session.welcome.pid,
             answer.namespace_digest,
         )
-        return Link(session, board, self._limits, ready)
+        return Link(session, board, self._limits, ready, sees_events=not answer.events_refused)
 
     def _message(self, board: JobBoard) -> msg.Register:
         shards, strides, phases = self._geometry.shares(self._ranks)
@@ -212,7 +231,9 @@ class Registrant:
 def _await_store(session: Session, stop: threading.Event) -> bool:
     """Give a worker that has just started a moment to find its store; whether it did."""
     for attempt in range(20):
-        answer = session.call(msg.Ping(attempt), (), _WELCOME_S)
+        session.post(msg.Ping(attempt), (), _WELCOME_S)
+        if (answer := session.answer(_WELCOME_S, stop)) is None:
+            break
         if isinstance(answer, msg.Pong) and answer.store_ready:
             return True
         if stop.wait(0.05):

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,6 +22,9 @@ from mooncake_sidecar import paths
 from mooncake_sidecar.frames import FrameError, FrameReader, pack
 
 _RECEIVE_BYTES = 1 << 16
+# How soon a wait for an answer notices that it is given up, and what is left of a message has to come in.
+_STOP_LOOK_S = 0.02
+_WHOLE_S = 2.0
 _UCRED = struct.Struct("3i")
 
 
@@ -66,6 +70,23 @@ class Session:
         deadline = time.monotonic() + timeout
         _send(self.sock, pack(msg.encode(message)), fds, deadline)
         answer, *self.unread = _receive(self.sock, self.reader, deadline)
+        if isinstance(answer, msg.Error):
+            raise SessionError(f"{self.welcome.daemon}: {answer.message} [{answer.code}]", answer.code)
+        return answer
+
+    def answer(self, timeout: float, stop: threading.Event) -> Any:
+        """The next message that comes; None: none in that time, or before ``stop`` was set.
+
+        Raises:
+            SessionError: the daemon answered with an error, or ended the session.
+        """
+        deadline = time.monotonic() + timeout
+        poller = select.poll()
+        poller.register(self.sock, select.POLLIN)
+        while not poller.poll(min(max(deadline - time.monotonic(), 0.0), _STOP_LOOK_S) * 1000):
+            if stop.is_set() or time.monotonic() >= deadline:
+                return None
+        answer, *self.unread = _receive(self.sock, self.reader, time.monotonic() + _WHOLE_S)
         if isinstance(answer, msg.Error):
             raise SessionError(f"{self.welcome.daemon}: {answer.message} [{answer.code}]", answer.code)
         return answer

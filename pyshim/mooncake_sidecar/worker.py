@@ -133,11 +133,14 @@ class WorkerRole:
         Args:
             jobs: whether any of what is sent depends on the GPU.
         """
-        if isinstance(self._events, EventRing):
+        events = self._events
+        if isinstance(events, EventRing) and (self._held or self._link is not None and not self._link.sees_events):
+            events = events.marks  # nothing passes what was before it
+        if isinstance(events, EventRing):
             if jobs and self._link is not None and self._link.healthy:
-                self._link.notify(msg.After(self._events.record()))
-        elif self._events is not None and (jobs or self._held):
-            self._held.append((self._events.record() if jobs else self._held[-1][0], send))
+                self._link.notify(msg.After(events.record()))
+        elif events is not None and (jobs or self._held):
+            self._held.append((events.record() if jobs else self._held[-1][0], send))
             self._let_go()
             return
         send()

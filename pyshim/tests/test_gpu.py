@@ -157,7 +157,7 @@ def test_chunks_with_fabric_handles(gpu):
 def test_chunks_that_nobody_may_have(gpu):
     base = gpu.map_chunks([2 * MIB], shareable=0)
     before = open_descriptors()
-    with pytest.raises(UnsupportedLayout, match=r"neither by handle .* nor by chunks"):
+    with pytest.raises(UnsupportedLayout, match=r"neither by handle \(cuIpcGetMemHandle.* nor by chunks \(cuMemExp.*; by fabric handle: cuMemExp"):
         gpumem.export(gpu.driver, base, MIB, 0)
     with pytest.raises(UnsupportedLayout, match="can't be shared"):
         gpumem.export(gpu.driver, 4096, MIB, 0)
@@ -321,7 +321,7 @@ def test_without_shared_events_there_are_marks():
 class FakeLink:
     """Takes everything; knows what came, in order."""
 
-    healthy = store_ready = True
+    healthy = store_ready = sees_events = True
     done = leaving = False
 
     def __init__(self):
@@ -347,8 +347,9 @@ class FakeLink:
         pass
 
 
-def role_with(events):
+def role_with(events, sees_events=True):
     link = FakeLink()
+    link.sees_events = sees_events
     links = [link]
     return WorkerRole(lambda: links.pop() if links else None, rank=0, by_block=True, events=events), link
 
@@ -394,6 +395,30 @@ def test_jobs_are_held_back_until_the_gpu_is_through():
     role.poll()
     assert link.sent == [("load", 1), ("store", 2), ("Finished", None)]
     assert len(made) == 2
+
+
+def test_a_daemon_without_the_events_is_told_when_the_gpu_is_through():
+    made = []
+
+    class Own(Event):
+        def __init__(self, **kwargs):
+            super().__init__(**kwargs)
+            made.append(self)
+
+    role, link = role_with(gpuevents.EventRing(torch_with(Own), 3), sees_events=False)
+    del made[:]
+    role.start_loads(StepCommands(loads=[command(1)]))
+    assert link.sent == [] and len(made) == 1 and not made[0].interprocess
+    # Another daemon comes, which has them: what was before goes first, and then it is asked to wait.
+    new = FakeLink()
+    role.adopt(new)
+    role.start_stores(StepCommands(stores=[command(2)]))
+    assert new.sent == [] and len(made) == 2
+    made[0].done = made[1].done = True
+    role.poll()
+    assert new.sent == [("load", 1), ("store", 2)] and link.sent == []
+    role.start_loads(StepCommands(loads=[command(3)]))
+    assert new.sent[2:] == [("After", 0), ("load", 3)] and len(made) == 2
 
 
 class Tensor:
@@ -477,7 +502,8 @@ def test_a_real_worker_takes_the_registration(gpu, library, runtime_dir, shareab
     size = 64 * 256
     base = gpu.map_chunks([8192, 8192], shareable) if shareable else gpu.alloc(2 * size)
     memory = describe({"a": Tensor(base, 64, 256)}, kv_config(64, 256), [], 1, driver=gpu.driver)
-    memory = replace(memory, device_uuid=bytes([0xD0] * 15 + [0]))
+    # An event that the worker can't open: of fabric memory's engine.
+    memory = replace(memory, device_uuid=bytes([0xD0] * 15 + [0]), events=[bytes(64)] if shareable == 8 else [])
     registrant = Registrant(
         config.parse({"runtime_dir": runtime_dir, "autostart": False}),
         make_geometry(16, page=256),
@@ -502,6 +528,7 @@ def test_a_real_worker_takes_the_registration(gpu, library, runtime_dir, shareab
             while (link := maintainer.take()) is None:
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.01)
+            assert link.sees_events == (shareable != 8)
             link.close()
         finally:
             maintainer.stop()

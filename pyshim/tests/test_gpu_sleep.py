@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import make_geometry
-from mooncake_sidecar import config, gpuevents, gpusleep, paths
+from mooncake_sidecar import config, gpuevents, gpusleep, paths, registration
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.batch import NO_LIMIT, StoreBatch
 from mooncake_sidecar.jobs import JobCommand, StepCommands, block_bytes, load_frame
@@ -41,8 +41,9 @@ ROOT = Path(__file__).parents[2]
 TAG = 1 << 60
 PATIENCE_S = 60
 # Words of the double's control page (control.go).
-GATE, AT_GATE, VIOLATIONS, CONTEXTS, MAPPINGS, CHUNKS, MODULES = 0, 1, 10, 11, 15, 16, 21
-VIOLATION_AT = 2560
+GATE, AT_GATE, FAULT_CODE, VIOLATIONS, CONTEXTS, MAPPINGS, CHUNKS, MODULES = 0, 1, 2, 10, 11, 15, 16, 21
+FAULT_CALL_AT, VIOLATION_AT = 2048, 2560
+HOLD = 1 << 30
 BLOCKS, PAGE, TOKENS = 16, 4096, 16
 IDS = list(range(1, BLOCKS))
 
@@ -105,6 +106,14 @@ class Control:
 
     def set(self, word, value):
         struct.pack_into("=Q", self._page, 8 * word, value)
+
+    def hold(self, call):
+        """Have a call take until ``release``."""
+        self._page[FAULT_CALL_AT : FAULT_CALL_AT + len(call) + 1] = call.encode() + b"\0"
+        self.set(FAULT_CODE, HOLD)
+
+    def release(self):
+        self.set(FAULT_CODE, 0)
 
     def forget(self):
         """What a process that was killed had is not there any more."""
@@ -282,15 +291,15 @@ def rig(gpu, library, allocator, runtime_dir, monkeypatch):  # noqa: F811
     """Makes a rank and its daemons."""
     control = Control(runtime_dir)
     made = []
-    call = Session.call
+    receive = Session.answer
 
-    def noted(session, message, fds, timeout):
-        answer = call(session, message, fds, timeout)
+    def noted(session, timeout, stop):
+        answer = receive(session, timeout, stop)
         if isinstance(answer, msg.Registered):
             made[1].generation = answer.generation or 0
         return answer
 
-    monkeypatch.setattr(Session, "call", noted)
+    monkeypatch.setattr(Session, "answer", noted)
 
     def make(autostarted=False, patience_s=60.0):
         made.append(Daemons(runtime_dir, library, control, autostarted))
@@ -302,6 +311,7 @@ def rig(gpu, library, allocator, runtime_dir, monkeypatch):  # noqa: F811
 
     yield make
     control.set(GATE, 0)
+    control.release()
     if made:
         if len(made) > 1:
             made[1].close()
@@ -419,6 +429,76 @@ def test_a_daemon_that_does_not_answer_holds_nobody_up(rig, allocator, autostart
     assert rank.load("a") == set()
     assert {block: rank.read(block) for block in IDS} == content
     assert control.get(CHUNKS) == 1
+
+
+def test_a_slow_registration_is_waited_for(rig, allocator, monkeypatch):
+    """In the background, until it is through; and before the memory goes, because it maps that yet."""
+    rank, _, control = rig()
+    content = rank.fill("a")
+    assert rank.store("a")
+    monkeypatch.setattr(registration, "_REGISTER_S", 0.1)
+    for sleeps in (False, True):
+        allocator.sleep(offload_tags=())
+        epochs = len(rank.epochs)
+        control.hold("cuMemMap")
+        allocator.wake_up()
+        assert rank.role.poll() is not None and not rank.role.ready
+        assert rank.load("a") == set(IDS), "no job is given to a daemon that has not answered"
+        if not sleeps:
+            control.release()
+            rank.await_ready()
+            assert len(rank.epochs) == epochs + 1 and control.get(CHUNKS) == 1
+            assert rank.load("a") == set() and {block: rank.read(block) for block in IDS} == content
+            continue
+        held = []
+
+        def let_go(held=held):
+            until(lambda: any(link.leaving for link in rank.role._old), "the engine leaves")
+            held.append(chunks_here(allocator))
+            control.release()
+
+        helper = threading.Thread(target=let_go)
+        helper.start()
+        allocator.sleep(offload_tags=())
+        helper.join()
+        assert held == [2] and control.get(CHUNKS) == 0, "sleep waits for what is being mapped"
+    allocator.wake_up()
+    rank.await_ready()
+    assert rank.load("a") == set()
+
+
+@pytest.mark.parametrize("autostarted", [False, True])
+def test_a_registration_that_never_ends_holds_nobody_up(rig, allocator, monkeypatch, autostarted):
+    rank, daemons, control = rig(autostarted, patience_s=0.5)
+    monkeypatch.setattr(registration, "_REGISTER_S", 0.1)
+    allocator.sleep(offload_tags=())
+    control.hold("cuMemMap")
+    allocator.wake_up()
+    allocator.sleep(offload_tags=())
+    assert chunks_here(allocator) == 0
+    if autostarted:
+        assert daemons.worker.wait(PATIENCE_S) == -signal.SIGKILL
+        control.forget()
+        daemons.start_worker()
+    control.release()
+    allocator.wake_up()
+    rank.await_ready()
+    rank.fill("a")
+    assert rank.store("a") and rank.load("a") == set() and control.get(CHUNKS) == 1
+
+
+def test_a_refusal_that_comes_late_is_tried_anew(rig, allocator, monkeypatch):
+    rank, _, control = rig()
+    rank.fill("a")
+    assert rank.store("a")
+    allocator.sleep(offload_tags=())
+    monkeypatch.setattr(registration, "_REGISTER_S", 0.1)
+    control.hold("cuMemMap")
+    allocator.wake_up()
+    assert not rank.role.ready
+    control.set(FAULT_CODE, 2)  # out of memory, once
+    rank.await_ready()
+    assert rank.load("a") == set()
 
 
 def test_the_daemon_dies_while_the_engine_sleeps(rig, allocator):

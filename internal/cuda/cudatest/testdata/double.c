@@ -31,6 +31,7 @@ enum { OK, INVALID_VALUE = 1, NO_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 10
 enum { GATE, AT_GATE, FAULT_CODE, FAULT_AFTER, FAULT_STAYS, LOST, AFTER_LOSS, DEVICES, DIRTY_FROM, DIRTY_TO, VIOLATIONS, CONTEXTS, STREAMS, EVENTS,
        FOREIGN_EVENTS, MAPPINGS, CHUNKS, REGISTERED, REGISTERED_BYTES, HOST_ALLOCS, ALLOCS, MODULES, LAUNCHES, BATCHES, COPIES, MOVED_BYTES, RECORDS,
        LARGEST_LAUNCH, WORDS };
+enum { HOLD = 1 << 30 }; // as a fault's code
 enum { PAGE_BYTES = 4096, FAULT_CALL_AT = 2048, VIOLATION_AT = 2560 };
 
 static unsigned char *page;
@@ -72,6 +73,11 @@ static int fault(const char *call) {
     return OK;
   }
   int code = (int)atomic_load(&WORD(FAULT_CODE));
+  if (code == HOLD) { // it takes as long as the test wants
+    while ((code = (int)atomic_load(&WORD(FAULT_CODE))) == HOLD) usleep(100);
+    if (code != OK) atomic_store(&WORD(FAULT_CODE), 0);
+    return code;
+  }
   if (atomic_load(&WORD(FAULT_STAYS)) == 0) {
     atomic_store(&WORD(FAULT_CODE), 0);
   } else if (code >= ILLEGAL_ADDRESS && code <= LAUNCH_FAILED) {
