@@ -5,7 +5,12 @@ nothing.
 """
 
 import ctypes
+import os
+import struct
 import subprocess
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,6 +76,8 @@ class Gpu:
     """PyTorch's current CUDA device."""
 
     real = True
+    unit = 1 << 30
+    """Bytes that are much for it."""
 
     def __init__(self) -> None:
         torch.cuda.init()
@@ -98,20 +105,63 @@ class Gpu:
         cache.random_(0, 256)
         torch.cuda.synchronize()
 
-    def slow_fill(self, cache, value: int) -> None:
-        """Fill after some milliseconds, without waiting for it."""
-        torch.cuda._sleep(200_000_000)
+    def slow_fill(self, cache, value: int, seconds: float = 0.5) -> None:
+        """Fill after that time or more, without waiting for it."""
+        torch.cuda._sleep(int(seconds * 2e9))  # cycles
         cache.fill_(value)
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def pinned(self, size: int):
+        """Host memory that is copied fast."""
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def work(self, side: int) -> Callable[[], None]:
+        """What an engine computes: enqueues a multiplication of two matrices."""
+        a = torch.randn(side, side, dtype=torch.bfloat16, device="cuda")
+        return lambda: torch.mm(a, a)
+
+    def worker_died(self) -> None:
+        """The driver sees to it."""
 
     def free_bytes(self) -> int:
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info()[0]
 
 
+class DoubleRing:
+    """Events as the double knows them: what is recorded, and what of it is done."""
+
+    def __init__(self, device: "Double", count: int = 8) -> None:
+        self._device, self._next = device, 0
+        self._files = [os.memfd_create("bench-event") for _ in range(count)]
+        for file in self._files:
+            os.ftruncate(file, 4096)
+        self.handles = [
+            struct.pack("=8siiiiQ32x", b"cudadbl", 2, os.getpid(), file, 0, 4096) for file in self._files
+        ]
+        self._recorded = [0] * count
+
+    def record(self) -> int:
+        slot = self._next
+        self._next = (slot + 1) % len(self._files)
+        self._recorded[slot] += 1
+        number, file = struct.pack("=Q", self._recorded[slot]), self._files[slot]
+        os.pwrite(file, number, 0)
+        self._device.then(lambda: os.pwrite(file, number, 8))
+        return slot
+
+    def __del__(self) -> None:
+        for file in self._files:
+            os.close(file)
+
+
 class Double:
     """The double of the driver, compiled to a directory."""
 
     real = False
+    unit = 32 << 20
 
     def __init__(self, directory: Path) -> None:
         self.library = directory / "libcuda.so.1"
@@ -127,7 +177,13 @@ class Double:
         self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
         self.lib.cuCtxSetCurrent(context)
         self.uuid, self.name = bytes([0xD0] * 15 + [0]), "double"
-        self.environment = {"LD_LIBRARY_PATH": str(directory)}
+        self.control = directory / "control"
+        self.control.touch()
+        os.truncate(self.control, 4096)
+        self.environment = {"LD_LIBRARY_PATH": str(directory), "CUDA_DOUBLE_CONTROL": str(self.control)}
+        self._under_way: threading.Thread | None = None
+        self._behind: list[Callable[[], object]] = []
+        self._lock = threading.Lock()
 
     def allocate(self, size: int):
         address = ctypes.c_uint64()
@@ -140,8 +196,69 @@ class Double:
         memory = (ctypes.c_uint8 * size).from_address(made.address & ~TAG)
         return made, torch.frombuffer(memory, dtype=torch.uint8)
 
-    def ring(self):
-        return None
+    def ring(self) -> DoubleRing:
+        return DoubleRing(self)
 
     def noise(self, cache) -> None:
         cache.random_(0, 256)
+
+    def slow_fill(self, cache, value: int, seconds: float = 0.5) -> None:
+        def fill() -> None:
+            time.sleep(seconds)
+            cache.fill_(value)
+            with self._lock:
+                self._under_way = None
+                for do in self._behind:
+                    do()
+                self._behind.clear()
+
+        with self._lock:
+            self._under_way = threading.Thread(target=fill, daemon=True)
+        self._under_way.start()
+
+    def then(self, do: Callable[[], object]) -> None:
+        """Do it when what is under way is done."""
+        with self._lock:
+            if self._under_way is not None:
+                self._behind.append(do)
+                return
+        do()
+
+    def synchronize(self) -> None:
+        if (thread := self._under_way) is not None:
+            thread.join()
+
+    def pinned(self, size: int):
+        return torch.empty(size, dtype=torch.uint8)
+
+    def work(self, side: int) -> Callable[[], None]:
+        a = torch.randn(side // 64, side // 64)
+        return lambda: torch.mm(a, a)
+
+    def free_bytes(self) -> int:
+        """Minus what processes of ours map of the double's memory."""
+        there: dict[int, int] = {}
+        for process in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                if os.getpgid(int(process)) != os.getpgid(0):
+                    continue  # another run's
+                with open(f"/proc/{process}/maps") as maps:
+                    for line in maps:
+                        where, _, _, _, inode, *name = line.split(None, 5)
+                        if name and name[0].startswith(("/memfd:cuda-double ", "/memfd:cuda-double-chunk ")):
+                            begin, end = (int(x, 16) for x in where.split("-"))
+                            there[int(inode)] = max(there.get(int(inode), 0), end - begin)
+            except OSError:
+                continue  # it has ended, or is not ours
+        return -sum(there.values())
+
+    def worker_died(self) -> None:
+        """What a process that was killed had is not there any more."""
+        with open(self.control, "r+b") as page:
+            page.seek(8 * 11)
+            page.write(bytes(8 * 11))  # from its contexts to its modules
+
+    def faults(self) -> tuple[int, str]:
+        """How often the daemons misused the driver, and how first."""
+        page = self.control.read_bytes()
+        return struct.unpack_from("=Q", page, 80)[0], page[2560:].split(b"\0")[0].decode()

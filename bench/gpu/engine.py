@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -39,6 +40,11 @@ class Daemons:
     def start_worker(self) -> None:
         """Also after it was killed."""
         self.worker = self._start(*self._worker_command)
+
+    def ways(self) -> dict[str, str]:
+        """What copies the last KV cache that was mapped."""
+        found = re.findall(r'"?(stores|loads)_by"?[=:]"?(copy engine|kernel)', self.log())
+        return dict(found)
 
     def log(self) -> str:
         return Path(self.directory, "daemons.log").read_text()
@@ -82,6 +88,11 @@ class Engine:
             ],
         )  # fmt: skip
         self.session = self._open(paths.worker_socket(directory, worker))
+        until = time.monotonic() + PATIENCE_S
+        while not self.session.call(msg.Ping(1), (), PATIENCE_S).store_ready:  # the answer has the store's generation then
+            if time.monotonic() > until:
+                raise TimeoutError("the worker finds no store")
+            time.sleep(0.05)
         self.registered = self.session.call(
             msg.Register(
                 fds=len(exported.descriptors) + 1, namespace=spec, device="cuda", num_blocks=blocks, shard_by_group=[0],
@@ -93,11 +104,6 @@ class Engine:
             PATIENCE_S,
         )  # fmt: skip
         gpumem.close_all(exported.descriptors)
-        until = time.monotonic() + PATIENCE_S
-        while not self.session.call(msg.Ping(1), (), PATIENCE_S).store_ready:
-            if time.monotonic() > until:
-                raise TimeoutError("the worker finds no store")
-            time.sleep(0.05)
 
     def _open(self, path: str):
         until = time.monotonic() + PATIENCE_S
@@ -111,18 +117,29 @@ class Engine:
 
     def store(self, name: str, ids: list[int], event: int = -1) -> msg.Result:
         """Store blocks as a request's, when an event of the ring has happened."""
+        self.begin_store(name, ids, event)
+        return self._await_result()
+
+    def begin_store(self, name: str, ids: list[int], event: int = -1) -> None:
+        """Store blocks without waiting for it."""
         self._jobs += 1
         tokens = len(ids) * self.shape.tokens
         batch = StoreBatch(self._jobs, 1)
         request = Request(name, len(ids))
         batch.add(name, (tokens, tokens, tokens, tokens), NO_LIMIT, ("", 0, 0), 0, request.block_hashes, [(0, ids)], [])
         self._send(batch.command(1, self.registered.generation or 0).frame, event)
-        return self._await_result()
 
     def load(self, name: str, ids: list[int], event: int = -1) -> msg.Result:
         """Load a request's blocks into these."""
         self.begin_load(name, ids, event)
         return self._await_result()
+
+    def holds(self, name: str, ids: list[int]) -> bool:
+        """Whether all of a request's blocks are stored. Loads what is there of them."""
+        try:
+            return not self.load(name, ids).failed
+        except RuntimeError:
+            return False
 
     def begin_load(self, name: str, ids: list[int], event: int = -1) -> None:
         """Load a request's blocks without waiting for it."""

@@ -563,7 +563,19 @@ def test_the_checks_for_a_real_gpu_run_over_the_double():
         [sys.executable, ROOT / "bench/gpu/check.py", "--double"], capture_output=True, text=True, timeout=600
     )
     assert run.returncode == 0, run.stdout + run.stderr
-    assert run.stdout.count("ok   bytes") == 10 and "ok   sleep and wake" in run.stdout
+    lines = run.stdout.splitlines()
+    assert all(line.startswith("ok   ") for line in lines)
+    assert run.stdout.count("ok   bytes, ") == run.stdout.count("ok   bandwidth, ") == 14
+    for check in (
+        "sleep and wake",
+        "an event",
+        "the engine writes first",
+        "matrix multiplications beside",
+        "kill -9 of an engine that computes",
+        "kill -9 {",
+        "the driver's rules",
+    ):
+        assert any(line.startswith("ok   " + check) for line in lines), check
     script = ROOT / "bench/gpu/remote.sh"
     helped = subprocess.run([script, "--help"], capture_output=True, text=True)
     assert helped.returncode == 0 and "[-p PYTHON] HOST" in helped.stdout and helped.stderr == ""
