@@ -66,6 +66,7 @@ func messages() []any {
 		&Segments{Type: TypeSegments, FDs: 1, Segments: []SegmentInfo{{UUID: "u", Bytes: 1}}},
 		&After{Type: TypeAfter, Event: 3},
 		&Declare{Type: TypeDeclare, Client: 1, UUID: "u", Reads: []uint64{1}, Puts: []uint64{2}},
+		&Registered{Type: TypeRegistered, NamespaceDigest: "ab", Generation: 1<<63 | 5, EventsRefused: true},
 	}
 }
 

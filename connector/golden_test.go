@@ -82,3 +82,31 @@ func TestGoldenStore(t *testing.T) {
 		}
 	}
 }
+
+// TestGoldenRegistered: what is packed here is what the shim's test reads.
+func TestGoldenRegistered(t *testing.T) {
+	text, err := os.ReadFile("../testdata/golden/session/registered.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden []struct {
+		NamespaceDigest string `json:"namespace_digest"`
+		StoreReady      bool   `json:"store_ready"`
+		Generation      uint64
+		EventsRefused   bool `json:"events_refused"`
+
+		Frame string
+	}
+	if err := json.Unmarshal(text, &golden); err != nil || len(golden) != 2 {
+		t.Fatal(err, len(golden))
+	}
+	for _, want := range golden {
+		frame, err := AppendFrame(nil, &Registered{
+			Type: TypeRegistered, NamespaceDigest: want.NamespaceDigest, StoreReady: want.StoreReady, Generation: want.Generation,
+			EventsRefused: want.EventsRefused,
+		})
+		if err != nil || hex.EncodeToString(frame) != want.Frame {
+			t.Errorf("%+v: %x, %v", want, frame, err)
+		}
+	}
+}

@@ -83,6 +83,21 @@ def wait_readable(descriptors: Sequence[int], seconds: float) -> bool:
     return bool(poller.poll(int(seconds * 1000)))
 
 
+def log_registered(session: Session, answer: msg.Registered) -> None:
+    """Tell that the daemon has the engine's memory, and what it lacks."""
+    if answer.events_refused:
+        logger.warning(
+            "mooncake-worker can't open the engine's CUDA events: jobs are held back until the GPU is through "
+            "(do engine and daemon share an IPC namespace?)"
+        )
+    logger.info(
+        "registered with mooncake-worker %s (pid %d), namespace %.12s",
+        session.welcome.version,
+        session.welcome.pid,
+        answer.namespace_digest,
+    )
+
+
 class Link:
     """INVARIANT: a job is in ``_jobs`` from its submission until its outcome is
     in ``_outcomes``, and its word on the board is armed or cancelled meanwhile."""
@@ -296,7 +311,7 @@ class Link:
         elif isinstance(message, msg.Pong):
             self.store_ready = message.store_ready
         elif isinstance(message, msg.Registered) and not self._registered:
-            logger.info("registered with mooncake-worker (pid %d)", self._session.pid)
+            log_registered(self._session, message)
             self._registered, self.store_ready = True, message.store_ready
             self.sees_events = not message.events_refused
         elif isinstance(message, msg.Error) and not self._registered:

@@ -12,7 +12,7 @@ from mooncake_sidecar.board import JobBoard
 from mooncake_sidecar.config import Settings
 from mooncake_sidecar.hostmem import HostRegion
 from mooncake_sidecar.layout import UnsupportedLayout, runs_from_tensors
-from mooncake_sidecar.link import Limits, Link
+from mooncake_sidecar.link import Limits, Link, log_registered
 from mooncake_sidecar.namespace import Geometry, Ranks
 from mooncake_sidecar.session import Session, SessionError, open_session
 
@@ -174,8 +174,9 @@ class Registrant:
             board = JobBoard()
             if stop.is_set():  # the memory may be about to go
                 raise SessionError("given up before the registration")
-            session.post(self._message(board), [*self._memory.descriptors, board.fd], _REGISTER_S)
-            if (answer := session.answer(_REGISTER_S, stop)) is None:
+            descriptors = [*self._memory.descriptors, board.fd]
+            sent = session.post(self._message(board), descriptors, _REGISTER_S, stop)
+            if not sent or (answer := session.answer(_REGISTER_S, stop)) is None:
                 # What it maps it maps, now or later: only the session's end says that it has not.
                 if not stop.is_set():
                     logger.warning(
@@ -192,17 +193,7 @@ class Registrant:
             if board is not None:
                 board.close()
             raise
-        if answer.events_refused:
-            logger.warning(
-                "mooncake-worker can't open the engine's CUDA events: jobs are held back until the GPU is through "
-                "(do engine and daemon share an IPC namespace?)"
-            )
-        logger.info(
-            "registered with mooncake-worker %s (pid %d), namespace %.12s",
-            session.welcome.version,
-            session.welcome.pid,
-            answer.namespace_digest,
-        )
+        log_registered(session, answer)
         return Link(session, board, self._limits, ready, sees_events=not answer.events_refused)
 
     def _message(self, board: JobBoard) -> msg.Register:

@@ -91,13 +91,16 @@ class Session:
             raise SessionError(f"{self.welcome.daemon}: {answer.message} [{answer.code}]", answer.code)
         return answer
 
-    def post(self, message: Any, fds: Sequence[int], timeout: float) -> None:
-        """Send a message with descriptors that has no answer.
+    def post(self, message: Any, fds: Sequence[int], timeout: float, stop: threading.Event | None = None) -> bool:
+        """Send a message with descriptors that has no answer, or whose answer is waited for by ``answer``.
+
+        Returns:
+            False when it was given up, because ``stop`` was set: nothing more can be sent then.
 
         Raises:
             SessionError: the session has ended, or the daemon does not read in time.
         """
-        _send(self.sock, pack(msg.encode(message)), fds, time.monotonic() + timeout)
+        return _send(self.sock, pack(msg.encode(message)), fds, time.monotonic() + timeout, stop)
 
     def close(self) -> None:
         """Close the socket and the pidfd. The daemon sees EOF."""
@@ -217,18 +220,23 @@ def _left(deadline: float) -> float:
     return left
 
 
-def _send(sock: socket.socket, frame: bytes, fds: Sequence[int], deadline: float) -> None:
-    view = memoryview(frame)
-    try:
-        sock.settimeout(_left(deadline))
-        sent = socket.send_fds(sock, [view], list(fds)) if fds else sock.send(view)
-        while sent < len(view):
-            sock.settimeout(_left(deadline))
-            sent += sock.send(view[sent:])
-    except TimeoutError as error:
-        raise SessionError("the daemon does not read in time") from error
-    except OSError as error:
-        raise SessionError(f"send: {error.strerror or error}") from error
+def _send(
+    sock: socket.socket, frame: bytes, fds: Sequence[int], deadline: float, stop: threading.Event | None = None
+) -> bool:
+    view, sent = memoryview(frame), 0
+    while sent < len(view):
+        left = _left(deadline)
+        sock.settimeout(left if stop is None else min(left, _STOP_LOOK_S))
+        try:
+            sent += socket.send_fds(sock, [view], list(fds)) if fds and not sent else sock.send(view[sent:])
+        except TimeoutError as error:
+            if stop is not None and stop.is_set():
+                return False
+            if time.monotonic() >= deadline:
+                raise SessionError("the daemon does not read in time") from error
+        except OSError as error:
+            raise SessionError(f"send: {error.strerror or error}") from error
+    return True
 
 
 def _receive(sock: socket.socket, reader: FrameReader, deadline: float) -> list[Any]:

@@ -44,6 +44,13 @@ def test_a_store_job_is_the_one_that_the_go_side_reads(monkeypatch):
     assert json.loads(json.dumps(generate.golden())) == json.loads((GOLDEN / "store.json").read_text())
 
 
+def test_the_answer_to_a_registration_is_the_one_that_the_go_side_writes():
+    """Its test packs the same file."""
+    for golden in json.loads((GOLDEN / "registered.json").read_text()):
+        (body,) = FrameReader().feed(bytes.fromhex(golden.pop("frame")))
+        assert msg.decode(body) == msg.Registered(**golden)
+
+
 def test_omitted_and_unknown_fields_are_accepted():
     result = msg.decode(msgspec.msgpack.encode({"t": "result", "job": 7, "status": "ok", "new": [1]}))
     assert isinstance(result, msg.Result) and result.job == 7 and result.failed is None
@@ -57,6 +64,7 @@ def test_omitted_and_unknown_fields_are_accepted():
         {"t": "result"},
         {"t": "pong", "seq": -0.5},
         {"t": "registered", "store_ready": "yes"},
+        {"t": "registered", "events_refused": 1},
         {"t": 3},
         {"no": "tag"},
         [1, 2],
@@ -73,6 +81,7 @@ def test_decoding_random_bytes_only_ever_raises_value_error():
     seeds = [
         msgspec.msgpack.encode({"t": "result", "job": 1, "status": "ok", "failed": b"abcd", "bytes": 5}),
         msgspec.msgpack.encode({"t": "error", "code": "malformed", "message": "m", "job": 9}),
+        msgspec.msgpack.encode({"t": "registered", "generation": 1 << 63, "events_refused": True}),
         b"\x91" * 5000,  # deep nesting
         b"\xdf\xff\xff\xff\xff",  # a map of four billion entries
     ]
