@@ -10,6 +10,7 @@ import struct
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,6 +190,7 @@ class Double:
         address = ctypes.c_uint64()
         assert self.lib.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
         memory = (ctypes.c_uint8 * size).from_address(address.value & ~TAG)
+        weakref.finalize(memory, self.lib.cuMemFree_v2, address).atexit = False  # the tensor holds it
         return torch.frombuffer(memory, dtype=torch.uint8), address.value
 
     def chunk(self, size: int):
