@@ -5,6 +5,7 @@ lets the connector put a context around it. Inside the context that one call is
 answered with a tensor over a sealed memfd; every other call goes through.
 """
 
+import ctypes
 import logging
 import mmap
 import os
@@ -14,9 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from mooncake_sidecar.board import sealed_memfd
-from mooncake_sidecar.resident import make_resident
+from mooncake_sidecar.resident import HUGE_BYTES, make_resident
 
 logger = logging.getLogger("vllm.mooncake_sidecar.hostmem")
+
+# Of Linux, and not among mmap's constants, or only in later Pythons.
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
 
 
 @dataclass
@@ -91,12 +96,37 @@ class MemfdAllocation(AbstractContextManager["MemfdAllocation"]):
     def _allocate(self, torch: Any, size: int) -> Any:
         fd = sealed_memfd("mooncake-sidecar-kv", size)
         try:
-            mapping = mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            mapping, offset = _map_aligned(fd, size)
             # The tensor holds the mapping; a memfd starts as zeros.
-            tensor = torch.frombuffer(mapping, dtype=torch.int8)
+            tensor = torch.frombuffer(mapping, dtype=torch.int8, count=size, offset=offset)
             make_resident(tensor.data_ptr(), size)
         except (OSError, ValueError) as error:
             os.close(fd)
             raise OSError(str(error)) from error
         self.regions.append(HostRegion(fd, tensor.data_ptr(), size))
         return tensor
+
+
+def _map_aligned(fd: int, size: int) -> tuple[mmap.mmap, int]:
+    """Map a file where its huge pages, if it has any, are huge ones here too.
+
+    Returns:
+        What the mapping is a part of, and where it begins in that.
+
+    Raises:
+        OSError: it can't be mapped.
+    """
+    if size < HUGE_BYTES:
+        return mmap.mmap(fd, size), 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(3 * [ctypes.c_int]), ctypes.c_long)
+    # Address space for it and what has to be skipped, given back as one.
+    room = mmap.mmap(-1, size + HUGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    begin = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    offset = -begin % HUGE_BYTES
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    if libc.mmap(begin + offset, size, protection, mmap.MAP_SHARED | _MAP_FIXED, fd, 0) != begin + offset:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return room, offset

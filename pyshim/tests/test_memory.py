@@ -4,6 +4,7 @@ import ctypes
 import errno
 import mmap
 import os
+import pathlib
 from types import SimpleNamespace
 
 import pytest
@@ -236,6 +237,87 @@ def test_an_old_kernel_leaves_the_pages_to_their_use(monkeypatch):
         view = ctypes.c_char.from_buffer(memory)
         assert not resident.make_resident(ctypes.addressof(view), len(memory))
         del view
+
+
+def huge_bytes(address):
+    """What of the mapping at ``address`` this process has entered as huge pages."""
+    inside = False
+    for line in pathlib.Path("/proc/self/smaps").read_text().splitlines():
+        first, _, rest = line.partition(" ")
+        if "-" in first:
+            begin, end = (int(x, 16) for x in first.split("-"))
+            inside = begin <= address < end
+        elif inside and first == "ShmemPmdMapped:":
+            return int(rest.split()[0]) << 10
+    raise AssertionError("the mapping is not listed")
+
+
+def has_huge_pages():
+    """Whether the kernel gives shared memory huge pages when it is asked."""
+    size = resident.HUGE_BYTES
+    libc = ctypes.CDLL(None)
+    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    mapping, offset = hostmem._map_aligned(fd := hostmem.sealed_memfd("test", size), size)
+    os.close(fd)
+    view = ctypes.c_char.from_buffer(mapping, offset)
+    assert ctypes.addressof(view) % size == 0
+    mapping[offset] = 1
+    return libc.madvise(ctypes.addressof(view), size, resident._MADV_COLLAPSE) == 0
+
+
+@pytest.mark.parametrize("extra", [0, 4096])
+def test_kv_memory_is_on_huge_pages_where_there_are_any(extra):
+    if not has_huge_pages():
+        pytest.skip("no huge pages for shared memory here")
+    size = 5 * resident.HUGE_BYTES + extra
+    with MemfdAllocation({size}) as allocation:
+        tensor = torch.zeros(size, dtype=torch.int8)
+    assert huge_bytes(tensor.data_ptr()) == size - extra
+    assert tensor.numel() == size and not tensor.any() and tensor.untyped_storage().nbytes() == size
+    tensor[-1] = 7
+    assert os.pread(allocation.regions[0].fd, 2, size - 2) == b"\0\7"
+    allocation.close()
+
+
+@pytest.mark.parametrize("fault", ["old kernel", "slow"])
+def test_kv_memory_is_on_small_pages_where_huge_ones_are_not_to_be_had(monkeypatch, fault):
+    asked = []
+    if fault == "old kernel":
+        monkeypatch.setattr(resident, "_MADV_COLLAPSE", 998)
+    monkeypatch.setattr(resident, "_STEP", resident.HUGE_BYTES)
+    monkeypatch.setattr(resident, "_THREADS", 1)
+
+    def clock():
+        asked.append(None)
+        return float(len(asked))  # a second each time
+
+    size = 4 * resident.HUGE_BYTES
+    mapping, offset = hostmem._map_aligned(fd := hostmem.sealed_memfd("test", size), size)
+    try:
+        view = ctypes.c_char.from_buffer(mapping, offset)
+        assert resident.make_resident(ctypes.addressof(view), size, clock)
+        assert len(asked) == (1 if fault == "old kernel" else 2), "it asks again where it was told that there are none"
+        assert huge_bytes(ctypes.addressof(view)) <= resident.HUGE_BYTES
+        assert os.fstat(fd).st_blocks * 512 >= size
+        del view
+    finally:
+        os.close(fd)
+
+
+def test_the_mapping_goes_with_its_tensor():
+    size = 3 * resident.HUGE_BYTES
+    with MemfdAllocation({size}) as allocation:
+        tensor = torch.zeros(size, dtype=torch.int8)
+    inode = os.fstat(allocation.regions[0].fd).st_ino
+    allocation.close()
+
+    def mapped():
+        maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+        return any(f" {inode} " in line and "mooncake-sidecar-kv" in line for line in maps)
+
+    assert mapped()
+    del tensor
+    assert not mapped()
 
 
 def test_memory_that_cannot_be_had_is_allocated_privately(monkeypatch, caplog):
