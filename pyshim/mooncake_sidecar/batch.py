@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from itertools import chain
 
 from mooncake_sidecar import messages as msg
-from mooncake_sidecar.frames import pack
 from mooncake_sidecar.ids import wire_id
 from mooncake_sidecar.jobs import JobCommand, block_bytes
 
@@ -105,4 +104,4 @@ class StoreBatch:
             puts=block_bytes(self._puts),
             labels=list(self._labels),
         )
-        return JobCommand(self.job, f"{first} and {more} more" if more else first, pack(msg.encode(frame)))
+        return JobCommand(self.job, f"{first} and {more} more" if more else first, msg.frame(frame))

@@ -22,6 +22,18 @@ def pack(body: bytes) -> bytes:
     return _LENGTH.pack(len(body)) + body
 
 
+def seal(frame: bytearray) -> None:
+    """Complete a frame whose body was encoded behind HEADER_BYTES: a long one is not copied once more.
+
+    Raises:
+        FrameError: the body is longer than the peer would accept.
+    """
+    length = len(frame) - HEADER_BYTES
+    if not 0 < length <= MAX_FRAME_BYTES:
+        raise FrameError(f"a frame of {length} bytes, 1 to {MAX_FRAME_BYTES} are allowed")
+    _LENGTH.pack_into(frame, 0, length)
+
+
 class FrameReader:
     """Cuts a byte stream into frame bodies.
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mooncake_sidecar import messages as msg
-from mooncake_sidecar.frames import pack
 from mooncake_sidecar.ids import wire_id
 
 _BLOCK_ID = "I"
@@ -41,7 +40,7 @@ class JobCommand:
     job: int
     request: str
     """Whose it is; of a store job for the log alone."""
-    frame: bytes
+    frame: bytes | bytearray
     suspects: bytes = b""
     """Blocks (u32) that a failed load leaves without valid bytes; empty where
     failures are reported by request."""
@@ -137,7 +136,7 @@ def load_frame(
     hash_tokens: int,
     wishes: msg.Controls | None = None,
     hashes: bytes = b"",
-) -> bytes:
+) -> bytearray:
     """The frame of a load job.
 
     Args:
@@ -148,20 +147,18 @@ def load_frame(
     """
     reach = max([token_len, *(tokens for _, tokens in tails)])
     hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens), hashes)
-    return pack(
-        msg.encode(
-            msg.LoadJob(
-                job=job,
-                epoch=epoch,
-                req=wire_id(request.request_id),
-                token_len=token_len,
-                local_tokens=local_tokens,
-                hash_len=hash_len,
-                hashes=blob,
-                blocks=blocks,
-                tails=list(tails),
-                salt_tag=salt_tag(request.cache_salt),
-                controls=wishes,
-            )
+    return msg.frame(
+        msg.LoadJob(
+            job=job,
+            epoch=epoch,
+            req=wire_id(request.request_id),
+            token_len=token_len,
+            local_tokens=local_tokens,
+            hash_len=hash_len,
+            hashes=blob,
+            blocks=blocks,
+            tails=list(tails),
+            salt_tag=salt_tag(request.cache_salt),
+            controls=wishes,
         )
     )

@@ -166,7 +166,7 @@ class Link:
         """The session has ended and nothing of it is left."""
         return self._sock is None and not self._jobs and not self._outcomes
 
-    def submit(self, job: int, kind: str, request: str, frame: bytes, now: float) -> bool:
+    def submit(self, job: int, kind: str, request: str, frame: bytes | bytearray, now: float) -> bool:
         """Give a job to the daemon.
 
         Returns:
@@ -274,7 +274,7 @@ class Link:
         self._session.close()
         self._board.close()
 
-    def _enqueue(self, frame: bytes) -> None:
+    def _enqueue(self, frame: bytes | bytearray) -> None:
         if not self._leaving_at:  # nobody would read it
             self._outgoing.push(frame)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from mooncake_sidecar.frames import HEADER_BYTES, seal
+
 PROTOCOL_VERSION = 3
 
 ROLE_WORKER = "worker_shim"
@@ -269,6 +271,18 @@ _KNOWN = frozenset(("welcome", "error", "registered", "generation", "result", "p
 def encode(message: Any) -> bytes:
     """The msgpack map of a message, without the length in front."""
     return _encoder.encode(message)
+
+
+def frame(message: Any) -> bytearray:
+    """The complete frame of a message.
+
+    Raises:
+        FrameError: it is longer than the peer would accept.
+    """
+    whole = bytearray(HEADER_BYTES)
+    _encoder.encode_into(message, whole, HEADER_BYTES)
+    seal(whole)
+    return whole
 
 
 def decode(body: bytes | bytearray | memoryview) -> Incoming | Unknown:

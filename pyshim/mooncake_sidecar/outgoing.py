@@ -15,7 +15,7 @@ class Outgoing:
         self.bytes = 0
         """Not sent yet."""
 
-    def push(self, data: bytes) -> None:
+    def push(self, data: bytes | bytearray) -> None:
         """Add to the end."""
         self._pieces.append(memoryview(data))
         self.bytes += len(data)

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mooncake_sidecar import frames
 from mooncake_sidecar import messages as msg
 from mooncake_sidecar.frames import MAX_FRAME_BYTES, FrameError, FrameReader, pack
 
@@ -28,9 +29,14 @@ def test_lengths_out_of_bounds_end_the_stream(length):
         FrameReader().feed(struct.pack(">I", length))
 
 
-def test_a_long_frame_is_not_sent():
+def test_a_long_frame_is_not_sent(monkeypatch):
     with pytest.raises(FrameError):
         pack(b"")
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", len(msg.encode(msg.Ping(7))))
+    assert msg.frame(msg.Ping(7)) == pack(msg.encode(msg.Ping(7)))
+    monkeypatch.setattr(frames, "MAX_FRAME_BYTES", len(msg.encode(msg.Ping(7))) - 1)
+    with pytest.raises(FrameError):
+        msg.frame(msg.Ping(7))
 
 
 GOLDEN = Path(__file__).parents[2] / "testdata/golden/session"
