@@ -40,9 +40,10 @@ type View interface {
 	// Exists tells whether the chunk, all its shards, can be loaded.
 	Exists(group int, hash kv.Hash) kv.Existence
 	// Ahead tells which chunks will be asked next: those of the hashes from one
-	// on, in their order. It is a hint, and returns for how many it was taken; 0
-	// for no more of it.
-	Ahead(group int, hashes kv.HashBlob, from int) int
+	// on, in their order. The view answers for the first of them at once: present
+	// are there, and Exists need not be asked. For told chunks in all the hint was
+	// taken; 0 for no more of it.
+	Ahead(group int, hashes kv.HashBlob, from int) (told, present int)
 	// Close ends the lookup.
 	Close()
 }

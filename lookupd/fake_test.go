@@ -76,8 +76,12 @@ func (c *fakeCatalog) View(ns store.NamespaceID) View {
 	return fakeView{c, ns}
 }
 
-func (v fakeView) Ahead(_ int, hashes kv.HashBlob, from int) int {
-	return min(3, hashes.Len()-from)
+func (v fakeView) Ahead(group int, hashes kv.HashBlob, from int) (told, present int) {
+	told = min(3, hashes.Len()-from)
+	for present < told && v.Exists(group, hashes.At(from+present)) == kv.Present {
+		present++
+	}
+	return told, present
 }
 
 func (v fakeView) Exists(group int, hash kv.Hash) kv.Existence {

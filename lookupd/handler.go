@@ -35,9 +35,10 @@ type handler struct {
 	view   View
 	hashes kv.HashBlob
 	exists coordinator.ExistsFunc
-	// ahead is the first hash of a group that the view has not been told of. Who
-	// asks for it asks for hash after hash, as a scan does and other rules do not.
-	ahead struct{ group, next int }
+	// ahead is what the view was told of: a group's hashes before next, of which
+	// those from first to known are there. Who asks for it asks for hash after hash,
+	// as a scan does and other rules do not.
+	ahead ahead
 	// due is what its answer owes: a lease, and that the sampler is shown the
 	// hashes.
 	due struct {
@@ -57,16 +58,27 @@ type handler struct {
 func newHandler(cfg Config, e *engine) *handler {
 	h := &handler{engine: e, rules: e.rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, took: cfg.Took, log: cfg.Log, counters: &e.counters}
 	h.sampling = newSampling(cfg.Sampler, &e.spec)
-	h.exists = func(group, hashIndex int) kv.Existence {
-		if group != h.ahead.group {
-			h.ahead.group, h.ahead.next = group, 0
-		}
-		if hashIndex == h.ahead.next {
-			h.ahead.next += h.view.Ahead(group, h.hashes, hashIndex)
-		}
-		return h.view.Exists(group, h.hashes.At(hashIndex))
-	}
+	h.exists = h.existence
 	return h
+}
+
+// ahead is what a view was told of one group.
+type ahead struct{ group, first, known, next int }
+
+// existence answers the coordinator's probes of the request at hand.
+func (h *handler) existence(group, hashIndex int) kv.Existence {
+	a := &h.ahead
+	if group != a.group {
+		*a = ahead{group: group}
+	}
+	if hashIndex == a.next {
+		told, present := h.view.Ahead(group, h.hashes, hashIndex)
+		a.first, a.known, a.next = hashIndex, hashIndex+present, hashIndex+told
+	}
+	if hashIndex >= a.first && hashIndex < a.known {
+		return kv.Present
+	}
+	return h.view.Exists(group, h.hashes.At(hashIndex))
 }
 
 // handle answers one request and does all that it asks for.
@@ -183,7 +195,7 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 // happens: it may hold a lock.
 func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
 	h.view, h.hashes = h.catalog.View(h.engine.ns.ID), r.Hashes
-	h.ahead.group, h.ahead.next = 0, 0
+	h.ahead = ahead{}
 	defer func() {
 		h.view.Close()
 		h.view, h.hashes = nil, kv.HashBlob{}

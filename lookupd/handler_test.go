@@ -256,7 +256,7 @@ func (constCatalog) View(store.NamespaceID) View      { return constCatalog{} }
 func (constCatalog) Exists(int, kv.Hash) kv.Existence { return kv.Present }
 func (constCatalog) Close()                           {}
 
-func (constCatalog) Ahead(int, kv.HashBlob, int) int { return 0 }
+func (constCatalog) Ahead(int, kv.HashBlob, int) (told, present int) { return 0, 0 }
 
 func (constCatalog) Reset(store.NamespaceID) error { return nil }
 

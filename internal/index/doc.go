@@ -25,6 +25,8 @@
 // what isKey read of a record was that record's. If not, it looks again, which
 // only as many removals as there are looks can bring about.
 //
+// A reader that guesses a record's number needs no chain: see Table.Departures.
+//
 // Tried and not taken: open addressing, whose removal has to shift entries back
 // or to leave tombstones. Shifting needs a reader to wait for the end of the
 // shift (a sequence count that is odd meanwhile), which is blocking by another

@@ -32,7 +32,9 @@ type Table struct {
 	next  []atomic.Uint32 // by record, the link to the one behind it
 	// removals counts those from the buckets of a stripe.
 	removals []atomic.Uint64
-	used     int
+	// departures counts them by record: those of a run of records together.
+	departures []atomic.Uint64
+	used       int
 }
 
 // New returns a table for the records [0, capacity).
@@ -44,7 +46,7 @@ func New(capacity int) *Table {
 	}
 	return &Table{
 		heads: make([]atomic.Uint32, capacity+capacity/4), next: make([]atomic.Uint32, capacity),
-		removals: make([]atomic.Uint64, stripes),
+		removals: make([]atomic.Uint64, stripes), departures: make([]atomic.Uint64, stripes),
 	}
 }
 
@@ -52,7 +54,9 @@ func New(capacity int) *Table {
 func (t *Table) Len() int { return t.used }
 
 // Bytes returns the size of the table's memory.
-func (t *Table) Bytes() int { return 4*len(t.heads) + 4*len(t.next) + 8*len(t.removals) }
+func (t *Table) Bytes() int {
+	return 4*len(t.heads) + 4*len(t.next) + 8*len(t.removals) + 8*len(t.departures)
+}
 
 // Memory returns what lookups read at random, for whoever can have it placed well.
 func (t *Table) Memory() (heads, next []atomic.Uint32) { return t.heads, t.next }
@@ -66,6 +70,21 @@ func (t *Table) place(key uint64) (bucket, tag uint32) {
 }
 
 func (t *Table) removalsOf(bucket uint32) *atomic.Uint64 { return &t.removals[bucket%stripes] }
+
+// departuresOf is the counter of 64 records in a row and of some others.
+func (t *Table) departuresOf(record uint32) *atomic.Uint64 {
+	return &t.departures[record/64%stripes]
+}
+
+// Departures returns how many records were removed so far of those that share a
+// counter with a record. Whoever has a record's number from elsewhere may ask
+// the record itself, without Find: if the number of departures is the same
+// afterwards, all that was read meanwhile was of one record, and that was in the
+// table when the first of it was read.
+//
+// REQUIRES: what is read first tells that the record is in the table; the writer
+// has it say otherwise before Remove, and writes it anew after Remove only.
+func (t *Table) Departures(record uint32) uint64 { return t.departuresOf(record).Load() }
 
 // Find returns the record of key. isKey tells whether a record, whose tag fits,
 // is the key's. It may be asked about a record while that is written anew; what
@@ -153,6 +172,7 @@ func (t *Table) Remove(key uint64, record uint32) bool {
 	}
 	at.Store(t.next[record].Load())
 	t.removalsOf(bucket).Add(1)
+	t.departuresOf(record).Add(1)
 	t.used--
 	return true
 }

@@ -110,3 +110,22 @@ func TestAhead(t *testing.T) {
 		t.Errorf("%d of %d keys' own records, %d of others", right, records, stray)
 	}
 }
+
+// TestDepartures: a removal is counted for its record, an insertion is not.
+func TestDepartures(t *testing.T) {
+	table := New(200)
+	before := table.Departures(100)
+	table.Insert(7, 100)
+	if table.Departures(100) != before {
+		t.Error("an insertion counts")
+	}
+	if table.Remove(8, 100); table.Departures(100) != before {
+		t.Error("what was not there counts")
+	}
+	if !table.Remove(7, 100) || table.Departures(100) == before {
+		t.Error("a removal does not count")
+	}
+	if table.Departures(199) != 0 {
+		t.Error("it counts for a record that is far away")
+	}
+}

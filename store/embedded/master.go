@@ -69,6 +69,8 @@ type Master struct {
 	// adopted is what is left to be collapsed of an adopted record table. It is
 	// PrepareNext's.
 	adopted struct{ from, to uint64 }
+	// readable is how many records have memory, for those who take no lock.
+	readable atomic.Uint32
 	// misses is written without the lock.
 	misses missCounts
 	// generation is that of each namespace's chunks, see Reset.
@@ -274,6 +276,7 @@ func (m *Master) freshRecordLocked() (uint32, bool) {
 		}
 		m.collapse(pageOf(from), to) // what is before it is prepared, too
 		m.seg.setReadyRecords(by)
+		m.readable.Store(by)
 	}
 	m.fresh++
 	return m.fresh - 1, true

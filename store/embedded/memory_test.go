@@ -43,6 +43,10 @@ func (t *tablesOnly) Prepare(offset, n uint64) error {
 	return t.segment.Prepare(offset, n)
 }
 
+func (t *tablesOnly) Collapse(offset, n uint64) error {
+	return t.segment.Collapse(offset, min(n, t.tables-min(offset, t.tables)))
+}
+
 // resident is how much memory the kernel has given the segment.
 func (t *tablesOnly) resident(tb testing.TB) uint64 {
 	tb.Helper()

@@ -166,6 +166,10 @@ func (s *segment) recordCRC(r *record) (uint32, bool) {
 	return sum, slot == noSlot
 }
 
+// voidRecord makes a record one that no lookup takes for a chunk's. The rest of it
+// stays, for those who read it at the moment.
+func (s *segment) voidRecord(id uint32) { s.records[int(id)*recordWords+wordScope].Store(0) }
+
 // clearRecord makes a record free.
 //
 // REQUIRES: it is not in the index.

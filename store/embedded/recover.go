@@ -48,6 +48,7 @@ func Adopt(mem Memory, opts Options) (*Master, Recovery, error) {
 	m.adoptTagsLocked()
 	m.checkSlabsLocked()
 	var report Recovery
+	m.readable.Store(m.seg.readyRecords())
 	inUse := m.recoverRecordsLocked(&report)
 	m.adoptOrderLocked()
 	for id := uint32(0); id < m.seg.prepared(); {

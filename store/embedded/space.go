@@ -1,5 +1,7 @@
 package embedded
 
+import "github.com/mooncake-sidecar/sidecar/store"
+
 // slotLocked returns a slot of the size, near a home, evicting if it must.
 func (m *Master) slotLocked(slotBytes uint32, near int) (uint32, bool) {
 	for {
@@ -90,7 +92,8 @@ func (m *Master) dropCreatingLocked(rec uint32) {
 func (m *Master) forgetLocked(rec uint32, r *record) {
 	m.countPinLocked(r, -1)
 	m.countDatedLocked(r.expires, -1)
-	m.table.Remove(m.keyOfLocked(rec), rec)
+	m.seg.voidRecord(rec) // before it leaves the index, see View
+	m.table.Remove(keyDigest(store.NamespaceID(r.namespace), uint32(r.group), &r.hash), rec)
 	m.faces.clear(rec, faceMissOnce|faceHidden|faceComing)
 	m.seg.clearRecord(rec)
 	if m.live[rec].away {

@@ -18,9 +18,12 @@ import (
 // after it has left it, and index.Table.Find believes nothing that was read of a
 // record that left meanwhile. Whose it is and whether it is whole are in the
 // same word.
+//
+// A record whose number was guessed is read without the index, see follow.
 type View struct {
 	m      *Master
 	ns     store.NamespaceID
+	run    run
 	missed []uint32 // records that this lookup was told are absent, once
 	disk   promises
 	far    farPromises
@@ -43,33 +46,6 @@ func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
 		return v.disguised(uint32(group), &hash, rec, seen.faces)
 	}
 	return kv.Present
-}
-
-// aheadChunks is how many chunks' memory is fetched at a time.
-const aheadChunks = 16
-
-// Ahead brings what the next probes will read into the cache, for chunks whose
-// hashes stand one after the other, and returns for how many. In an index that
-// has been out of the cache it takes the greater part of a lookup's time away.
-func (v *View) Ahead(group int, hashes kv.HashBlob, from int) int {
-	var keys [aheadChunks]uint64
-	var likely [aheadChunks]uint32
-	n := min(aheadChunks, hashes.Len()-from)
-	if n <= 0 {
-		return 0
-	}
-	scope, length := scopeDigest(v.ns, uint32(group)), hashes.HashLen()
-	data := hashes.Bytes()[from*length:]
-	for i := range n {
-		keys[i] = le.Uint64(data[i*length:]) ^ scope // keyDigest of hash i
-	}
-	v.m.table.Ahead(keys[:n], likely[:n])
-	for _, record := range likely[:n] {
-		if record != 0 {
-			v.m.seg.recordWord(record-1, wordScope)
-		}
-	}
-	return n
 }
 
 // disguised answers for a chunk that may be there and yet not for this lookup.

@@ -166,43 +166,6 @@ func TestHiddenChunksAreNotFound(t *testing.T) {
 	}
 }
 
-// TestAhead: the hint covers the hashes to the last and changes no answer.
-func TestAhead(t *testing.T) {
-	w := newWorld(t, 2<<20)
-	s := w.open(1, 1, 100, Declaration{})
-	ns := w.namespace(testSpec("m", 8192, 1))
-	var blob []byte
-	const chunks = 2*aheadChunks + 3
-	for i := range chunks {
-		if i%3 != 0 {
-			w.store(s, ns, i, 0)
-		}
-		h := testHash(i)
-		blob = append(blob, h[:]...)
-	}
-	hashes, err := kv.NewHashBlob(blob, 32)
-	if err != nil {
-		t.Fatal(err)
-	}
-	v := w.m.View(ns.ID)
-	defer v.Close()
-	told := 0
-	for i := range chunks {
-		if i == told {
-			told += v.Ahead(0, hashes, i)
-		}
-		if got := v.Exists(0, hashes.At(i)) == kv.Present; got != (i%3 != 0) {
-			t.Errorf("chunk %d: %v", i, got)
-		}
-	}
-	if told != chunks {
-		t.Errorf("told of %d of %d", told, chunks)
-	}
-	if n := v.Ahead(0, hashes, chunks); n != 0 {
-		t.Errorf("told of %d chunks behind the last", n)
-	}
-}
-
 // TestLookupsAllocateNothing: a probe costs no allocation, present or absent.
 func TestLookupsAllocateNothing(t *testing.T) {
 	if raceEnabled {
