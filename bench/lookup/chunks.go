@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"log/slog"
+	random "math/rand/v2"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
@@ -70,8 +71,10 @@ func (r recordsOnly) Prepare(offset, n uint64) error {
 var _ embedded.Memory = recordsOnly{}
 
 // filled makes a segment in which each tensor-parallel size has the asked chunks
-// (numbers 0 to asked) in the midst of its part of the others.
-func filled(asked, others int, sizes []int) (*shm.Segment, embedded.Layout, error) {
+// (numbers 0 to asked) in its part of the others: in one piece in the midst of
+// them, as they were put one after the other, or scattered, each put at some time
+// between them.
+func filled(asked, others int, sizes []int, scattered bool) (*shm.Segment, embedded.Layout, error) {
 	var uuid [16]byte
 	_, _ = rand.Read(uuid[:]) // it never fails
 	layout, err := embedded.NewLayout(uuid, max(uint64(others+2*asked*len(sizes))*bytesPerChunk, leastBytes))
@@ -82,13 +85,13 @@ func filled(asked, others int, sizes []int) (*shm.Segment, embedded.Layout, erro
 	if err != nil {
 		return nil, layout, err
 	}
-	if err := fill(recordsOnly{segment, layout.DataOffset}, layout, asked, others, sizes); err != nil {
+	if err := fill(recordsOnly{segment, layout.DataOffset}, layout, asked, others, sizes, scattered); err != nil {
 		return nil, layout, fmt.Errorf("fill the segment: %w", err)
 	}
 	return segment, layout, nil
 }
 
-func fill(memory embedded.Memory, layout embedded.Layout, asked, others int, sizes []int) error {
+func fill(memory embedded.Memory, layout embedded.Layout, asked, others int, sizes []int, scattered bool) error {
 	master, err := embedded.Create(memory, layout, embedded.Options{
 		Alive: func(uint32, uint64) bool { return true }, Log: slog.New(slog.DiscardHandler),
 	})
@@ -110,24 +113,42 @@ func fill(memory embedded.Memory, layout embedded.Layout, asked, others int, siz
 		if err != nil {
 			return err
 		}
-		first, part := 1<<30, others/len(sizes)
-		for _, run := range [][2]int{{first, part / 2}, {0, asked}, {first + part/2, part - part/2}} {
-			if err := put(master, session, ns, run[0], run[1], tp); err != nil {
-				return err
-			}
+		if err := put(master, session, ns, orderOf(asked, others/len(sizes), scattered), tp); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// put stores a chain of chunks, without bytes.
-func put(master *embedded.Master, session embedded.Session, ns store.Namespace, from, count, shards int) error {
-	for at := 0; at < count; at += batch {
+// orderOf is the numbers of all chunks as they are put.
+func orderOf(asked, others int, scattered bool) []int {
+	const first = 1 << 30 // of the others
+	order := make([]int, 0, asked+others)
+	for n := range others / 2 {
+		order = append(order, first+n)
+	}
+	for n := range asked {
+		order = append(order, n)
+	}
+	for n := others / 2; n < others; n++ {
+		order = append(order, first+n)
+	}
+	if scattered {
+		rng := random.New(random.NewPCG(1, 1))
+		rng.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+	}
+	return order
+}
+
+// put stores chunks in that order, without bytes. Each is the successor of the one
+// whose number is before its own.
+func put(master *embedded.Master, session embedded.Session, ns store.Namespace, order []int, shards int) error {
+	for at := 0; at < len(order); at += batch {
 		var items []store.PutItem
-		for n := at; n < min(at+batch, count); n++ {
-			item := store.PutItem{Hash: hashOf(from + n), Depth: uint32(n)}
-			if n > 0 {
-				item.Parent = hashOf(from + n - 1)
+		for _, n := range order[at:min(at+batch, len(order))] {
+			item := store.PutItem{Hash: hashOf(n), Depth: uint32(n & (1<<20 - 1))}
+			if item.Depth > 0 {
+				item.Parent = hashOf(n - 1)
 			}
 			for shard := range shards {
 				item.Shard = uint32(shard)
@@ -141,7 +162,7 @@ func put(master *embedded.Master, session embedded.Session, ns store.Namespace, 
 		commits := make([]store.PutCommit, len(grants))
 		for i := range grants {
 			if grants[i].Status != store.PutGranted {
-				return fmt.Errorf("chunk %d of %d: status %d", at+i/shards, count, grants[i].Status)
+				return fmt.Errorf("chunk %d of %d: status %d", at+i/shards, len(order), grants[i].Status)
 			}
 			commits[i].Ticket = grants[i].Ticket
 		}

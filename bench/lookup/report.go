@@ -51,10 +51,12 @@ type Crowd struct {
 
 // Result is a whole run.
 type Result struct {
-	Asked  int     `json:"asked_chunks"`
-	Others int     `json:"other_chunks"`
-	Rows   []Row   `json:"rows"`
-	Crowds []Crowd `json:"crowds"`
+	Asked  int `json:"asked_chunks"`
+	Others int `json:"other_chunks"`
+	// Scattered: the asked chunks lie between the others, not in one piece.
+	Scattered bool    `json:"scattered"`
+	Rows      []Row   `json:"rows"`
+	Crowds    []Crowd `json:"crowds"`
 	// Missed are the targets that were not met, in words.
 	Missed []string `json:"missed"`
 }
@@ -127,7 +129,11 @@ func (r *Result) judge(limits, shares map[string]float64) {
 
 // Print writes the result for people.
 func (r *Result) Print(out io.Writer) {
-	fmt.Fprintf(out, "%d chunks asked, %d others in the index; microseconds in the client's process\n", r.Asked, r.Others)
+	lie := "in one piece"
+	if r.Scattered {
+		lie = "scattered between them"
+	}
+	fmt.Fprintf(out, "%d chunks asked, %d others in the index, the asked %s; microseconds in the client's process\n", r.Asked, r.Others, lie)
 	fmt.Fprintf(out, "%-22s %-6s %-7s %10s %10s %10s %8s %9s %6s\n", "question", "client", "server", "median", "p10", "p90", "target", "of in-tree", "n")
 	for i := range r.Rows {
 		row := &r.Rows[i]

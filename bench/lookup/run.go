@@ -30,6 +30,9 @@ type Options struct {
 	Python string
 	// Asked and Others are chunks.
 	Asked, Others int
+	// Scattered: the asked chunks were put one by one between the others, and not
+	// in one piece.
+	Scattered bool
 	// Rounds is how often each question is asked of each server.
 	Rounds int
 	// Clients ask at once, 0 for no crowd.
@@ -71,7 +74,7 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 	}
 	defer served.close()
 
-	r := &Result{Asked: o.Asked, Others: o.Others}
+	r := &Result{Asked: o.Asked, Others: o.Others, Scattered: o.Scattered}
 	if o.Python != "" {
 		if err := r.withInTree(ctx, o, dir, questions, served.channels); err != nil {
 			return nil, err
@@ -139,7 +142,7 @@ func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
 			s.close()
 		}
 	}()
-	segment, layout, err := filled(o.Asked, o.Others, sizes)
+	segment, layout, err := filled(o.Asked, o.Others, sizes, o.Scattered)
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ Example:
 			&cli.StringFlag{Name: "python", Usage: "`PROGRAM` with vLLM and Mooncake; without it the in-tree server is left out", EnvVars: []string{"MOONCAKE_SIDECAR_PYTHON"}},
 			&cli.IntFlag{Name: "asked", Usage: "ask for `N` chunks", Value: 8192},
 			&cli.IntFlag{Name: "others", Usage: "`N` other chunks in the index", Value: 1_000_000},
+			&cli.BoolFlag{Name: "scattered", Usage: "have the asked chunks put one by one between the others, and not in one piece"},
 			&cli.IntFlag{Name: "rounds", Usage: "ask each question `N` times of each server", Value: 40},
 			&cli.IntFlag{Name: "clients", Usage: "then with `N` clients at once, 0 to leave that out", Value: 64},
 			&cli.BoolFlag{Name: "cluster", Usage: "ask for chunks that are in a Mooncake cluster and not on the node: what the daemon knows, and what it must ask for"},
@@ -49,7 +50,7 @@ Example:
 				run = lookup.RunCluster
 			}
 			result, err := run(ctx, &lookup.Options{
-				Binaries: c.String("binaries"), Source: c.String("source"), Python: c.String("python"), Asked: c.Int("asked"), Others: c.Int("others"),
+				Binaries: c.String("binaries"), Source: c.String("source"), Python: c.String("python"), Asked: c.Int("asked"), Others: c.Int("others"), Scattered: c.Bool("scattered"),
 				Rounds: c.Int("rounds"), Clients: c.Int("clients"), Progress: func(what string) { fmt.Fprintln(c.App.ErrWriter, what) },
 			})
 			if err != nil {
