@@ -46,8 +46,9 @@ const (
 	besideBytes = 96
 )
 
-// windowBytes is what a call may send before it is read; a server's window is to be no larger.
-const windowBytes = 4 << 20
+// WindowBytes is what a call may send before it is read: the windows that a server of this
+// service is to have, of its calls and of its connections.
+const WindowBytes = 4 << 20
 
 // arriving is a connection.
 type arriving struct {
@@ -124,7 +125,7 @@ func (a *arrivals) addLocked(c *arriving, n int64) {
 func (a *arrivals) anewLocked(c *arriving) (less bool) {
 	can := int64(0)
 	for call := range c.calls {
-		can += windowBytes + min(c.total-call.read, a.message)
+		can += WindowBytes + min(c.total-call.read, a.message)
 	}
 	if less = can < c.bytes; less {
 		a.addLocked(c, can-c.bytes)

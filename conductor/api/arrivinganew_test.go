@@ -28,7 +28,7 @@ func (c rawCodec) Marshal(any) (mem.BufferSlice, error) {
 func TestArrivalsThatNobodyReadsDoNotAddUp(t *testing.T) {
 	const body, most = 1 << 20, 16 << 20
 	s := New(Config{Index: &fakeIndex{}, MaxBodyBytes: body, MaxBusyBytes: most, Log: slog.New(slog.DiscardHandler)})
-	client := listenTCP(t, s, grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes))()
+	client := listenTCP(t, s, grpc.InitialWindowSize(WindowBytes), grpc.InitialConnWindowSize(WindowBytes))()
 	stream, err := client.QueryStream(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -76,10 +76,10 @@ func TestArrivalsAreCountedAnew(t *testing.T) {
 		want int64
 	}{
 		{"a part of each message", func() {}, message / 2, message / 2},
-		{"more than calls can have", func() {}, 100 * message, 2 * (message + windowBytes)},
-		{"one was read", func() { a.HandleRPC(reads, &stats.InPayload{}) }, 0, message + 2*windowBytes},
-		{"some came since", func() {}, 100, message + 2*windowBytes + 100},
-		{"one has ended", func() { a.HandleRPC(waits, &stats.End{}) }, 0, windowBytes + 100},
+		{"more than calls can have", func() {}, 100 * message, 2 * (message + WindowBytes)},
+		{"one was read", func() { a.HandleRPC(reads, &stats.InPayload{}) }, 0, message + 2*WindowBytes},
+		{"some came since", func() {}, 100, message + 2*WindowBytes + 100},
+		{"one has ended", func() { a.HandleRPC(waits, &stats.End{}) }, 0, WindowBytes + 100},
 	} {
 		tc.do()
 		a.came(c, tc.came)

@@ -252,7 +252,7 @@ func (f *front) serveGRPC(ctx context.Context, cfg *config.ConductorConfig, serv
 	}
 	opts := append(server.Guard(&f.tokens, func(method string) bool { return slices.Contains(healthMethods(), method) }),
 		grpc.MaxConcurrentStreams(frontStreams), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: frontIdleTimeout}),
-		grpc.MaxRecvMsgSize(int(cfg.MaxBodyBytes)), grpc.InitialWindowSize(callWindowBytes), grpc.InitialConnWindowSize(callWindowBytes)) //nolint:gosec // a gibibyte at most
+		grpc.MaxRecvMsgSize(int(cfg.MaxBodyBytes)), grpc.InitialWindowSize(api.WindowBytes), grpc.InitialConnWindowSize(api.WindowBytes)) //nolint:gosec // a gibibyte at most
 	if f.tls != nil {
 		opts = append(opts, grpc.Creds(credentials.NewTLS(f.tls)))
 	}
