@@ -168,12 +168,9 @@ func (k *killing) run() {
 	<-pause.C // the kill is to come at any instant
 }
 
-// stop ends what run began; the loaders answer nothing to it.
-func (k *killing) stop() {
-	for _, l := range k.loaders {
-		l.say("stop")
-	}
-}
+// stop ends what run began, and waits for that: a call that a loader made when
+// lookupd is there again would be known to nobody.
+func (k *killing) stop() { k.all("stop") }
 
 // round kills lookupd once: with places granted and half written, or at any
 // instant of the load. It returns how many chunks were active, if that is

@@ -137,6 +137,9 @@ func (l *loader) serve(commands <-chan string, out io.Writer) error {
 				return err
 			}
 			l.run(ctx, commands)
+			if err := answers.Encode(a); err != nil {
+				return err
+			}
 			continue
 		case "hold":
 			a.Held, err = l.hold(ctx)
