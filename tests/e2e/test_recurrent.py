@@ -22,7 +22,9 @@ BLOCK = recurrent.BLOCK
 HYBRID = ["--dtype", "bfloat16", "--enable-prefix-caching", "--mamba-cache-mode", "align"]
 ALIGNED = [*HYBRID, "--block-size", str(BLOCK)]
 SHARD = 98304  # one block: 384 tokens of K and V, or a state and padding
-STATE = 2304, 2304 + 65536  # the recurrent part of a state's page, behind the convolution's
+# The recurrent part of a state's page, behind the convolution's: of float32 where the processor has AVX-512, else of
+# bfloat16 and half as long.
+STATE = 2304, 2304 + 65536
 ATTENTION_GROUP = 3
 
 needs_master = pytest.mark.skipif(mooncake.available() is not None, reason=str(mooncake.available()))
@@ -168,6 +170,10 @@ def test_any_part_of_state_and_kv_shows_in_the_logprobs(hybrid, prompts):
                 unseen.append((chunk.group, byte))
             flip(cell, chunk, byte)
             cell.forget()
+        middle = (begin + end) // 2
+        padding = [u for u in unseen if u[0] != ATTENTION_GROUP and u[1] >= middle]
+        if len(padding) == 2 * len(states):  # all of it: the state ends before
+            unseen = [u for u in unseen if u not in padding]
         assert len(unseen) <= 1, f"flipped bytes that nobody saw (group, byte): {unseen}"
         assert cell.loaded(prompt)[0].output == warm.output
 
@@ -226,7 +232,7 @@ def test_an_engine_that_cuts_beside_states_saves_nothing(hybrid, prompts):
         assert (stored.cached_tokens, stored.output) == (0, cold.output)
         with Segment(cell.daemons.wait("mooncake-lookupd")) as segment:
             assert segment.chunks() == []
-        assert re.search(r"nothing is saved: .* --block-size 384", cell.engine.log())
+        assert re.search(r"nothing is saved: .* --block-size (256|384)$", cell.engine.log(), re.MULTILINE)
 
 
 @needs_master
