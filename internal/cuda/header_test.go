@@ -12,7 +12,7 @@ import (
 )
 
 // TestTheDriversHeaderAgrees with every function, structure and number that is
-// used, where NVIDIA's cuda.h is at hand (CUDA_INCLUDE, a directory; make check-cuda).
+// used, where NVIDIA's cuda.h is at hand (CUDA_INCLUDE, a directory; make test-cuda).
 func TestTheDriversHeaderAgrees(t *testing.T) {
 	include := os.Getenv("CUDA_INCLUDE")
 	if include == "" {

@@ -40,8 +40,14 @@ type farNode struct {
 // writeCluster writes the file that says how a master is reached.
 func writeCluster(t *testing.T, master *mooncaketest.Master) string {
 	t.Helper()
+	return writeClusterBy(t, master, master.Config.MasterServerAddress)
+}
+
+// writeClusterBy is writeCluster for who reaches the master at another address.
+func writeClusterBy(t *testing.T, master *mooncaketest.Master, address string) string {
+	t.Helper()
 	text, err := json.Marshal(map[string]any{
-		"metadata_server": master.Config.MetadataServer, "master_server_address": master.Config.MasterServerAddress,
+		"metadata_server": master.Config.MetadataServer, "master_server_address": address,
 		"protocol": "tcp", "mode": "standalone-store", "global_segment_size": 0,
 	})
 	if err != nil {

@@ -1,11 +1,8 @@
 package daemon
 
 import (
-	"encoding/json"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -227,18 +224,7 @@ func TestSlowMaster(t *testing.T) {
 	master := mooncaketest.StartMaster(t, python)
 	mooncaketest.StartPeer(t, python, master, lentBytes)
 	link, address := startSlowLink(t, master.Config.MasterServerAddress)
-	text, err := json.Marshal(map[string]any{
-		"metadata_server": master.Config.MetadataServer, "master_server_address": address,
-		"protocol": "tcp", "mode": "standalone-store", "global_segment_size": 0,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	slow := filepath.Join(t.TempDir(), "slow.json")
-	if err := os.WriteFile(slow, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	a, b := startFarNode(t, python, writeCluster(t, master), nil), startFarNode(t, python, slow, nil)
+	a, b := startFarNode(t, python, writeCluster(t, master), nil), startFarNode(t, python, writeClusterBy(t, master, address), nil)
 	blob := blobOf(1, 40)
 	put(t, a.chunks, blob)
 	a.awaitPuts(40)
