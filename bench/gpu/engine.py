@@ -126,7 +126,7 @@ class Engine:
         tokens = len(ids) * self.shape.tokens
         batch = StoreBatch(self._jobs, 1)
         request = Request(name, len(ids))
-        batch.add(name, (tokens, tokens, tokens, tokens), NO_LIMIT, ("", 0, 0), 0, request.block_hashes, [(0, ids)], [])
+        batch.add(name, (tokens, tokens, tokens, tokens), NO_LIMIT, ("", 0, 0), 0, request.block_hashes, [(0, block_bytes(ids))], [])
         self._send(batch.command(1, self.registered.generation or 0).frame, event)
 
     def load(self, name: str, ids: list[int], event: int = -1) -> msg.Result:

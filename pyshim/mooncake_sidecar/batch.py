@@ -5,7 +5,6 @@ one job: numbers in rows, hashes and block ids of all parts back to back in one
 buffer each (``connector.storeWire``). So a part costs a few additions to lists.
 """
 
-from array import array
 from collections.abc import Sequence
 from itertools import chain
 
@@ -35,8 +34,8 @@ class StoreBatch:
         self._groups = groups
         self._requests: list[str] = []
         self._rows: list[int] = []
-        self._hashes: list[Sequence[bytes]] = []
-        self._blocks: list[Sequence[int]] = []
+        self._hashes: list[bytes] = []
+        self._blocks: list[bytes] = []
         self._puts: list[int] = []
         self._labels: dict[Label, int] = {}
         self._hash_len = 0
@@ -55,7 +54,7 @@ class StoreBatch:
         label: Label,
         first_hash: int,
         hashes: Sequence[bytes],
-        tables: Sequence[tuple[int, Sequence[int]]],
+        tables: Sequence[tuple[int, bytes]],
         puts: Sequence[tuple[int, int, int]],
     ) -> None:
         """Add a request's part.
@@ -64,7 +63,7 @@ class StoreBatch:
             tokens: the save boundary, what is computed, the prompt, the prefill's end.
             most: the longest prefix that may be stored, NO_LIMIT for any.
             first_hash: the number of the first of ``hashes``.
-            tables: by store group, the number of the first block and the blocks from there.
+            tables: by store group, the number of the first block and the blocks from there, as ``block_bytes``.
             puts: (store group, block, tokens) that are keyed by an explicit prefix.
         """
         if puts:
@@ -80,12 +79,12 @@ class StoreBatch:
         )
         if hashes:
             self._hash_len = len(hashes[0])
-            self._hashes.append(hashes)
+            self._hashes += hashes
             self._bytes += len(hashes) * self._hash_len
         for first, blocks in tables:
-            self._rows += (first, len(blocks))
+            self._rows += (first, len(blocks) // 4)
             self._blocks.append(blocks)
-            self._bytes += 4 * len(blocks)
+            self._bytes += len(blocks)
 
     def command(self, epoch: int, generation: int) -> JobCommand:
         """The job, complete."""
@@ -99,8 +98,8 @@ class StoreBatch:
             groups=self._groups,
             rows=block_bytes(self._rows),
             hash_len=self._hash_len,
-            hashes=b"".join(chain.from_iterable(self._hashes)),
-            blocks=array("I", chain.from_iterable(self._blocks)).tobytes(),
+            hashes=b"".join(self._hashes),
+            blocks=b"".join(self._blocks),
             puts=block_bytes(self._puts),
             labels=list(self._labels),
         )

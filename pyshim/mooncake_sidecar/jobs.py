@@ -120,11 +120,6 @@ def hash_blob(hashes: Sequence[bytes], count: int, joined: bytes = b"") -> tuple
     return length, b"".join(hashes[:count] if count < len(hashes) else hashes)
 
 
-def table_bytes(tables: Sequence[Sequence[int]], token_len: int, block_tokens: Sequence[int]) -> list[bytes]:
-    """By store group: the blocks that hold the first ``token_len`` tokens, as ``block_bytes``."""
-    return [block_bytes(table[: -(-token_len // tokens)]) for table, tokens in zip(tables, block_tokens, strict=True)]
-
-
 def load_frame(
     job: int,
     epoch: int,
@@ -141,7 +136,7 @@ def load_frame(
 
     Args:
         token_len: length of the hit in tokens, of which ``local_tokens`` are in the engine.
-        blocks: block table by store group, of ``table_bytes``.
+        blocks: block table by store group, as ``block_bytes``.
         tails: the lookup's (store group, boundary tokens) pairs.
         hashes: the request's first hashes as the lookup put them together, if it did.
     """

@@ -12,31 +12,43 @@ the request is, and a preempted request gives its blocks back.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
-from mooncake_sidecar.jobs import ALL_PARTS
+from mooncake_sidecar.jobs import ALL_PARTS, block_ids
+from mooncake_sidecar.tables import Span
 
 NULL_BLOCK = 0
+
+
+class _Held:
+    """The blocks of one store group that are held for a run."""
+
+    __slots__ = ("blocks", "first", "ids")
+
+    def __init__(self, span: Span) -> None:
+        """Args:
+        span: the group's table at the last job that named one.
+        """
+        self.first, self.ids = span.first, span.ids
+        self.blocks = list(span.real())
 
 
 class PinSet:
     """The blocks held for one run of a request (from its start or resumption).
 
-    INVARIANT: every block in ``held`` or ``leaving`` carries exactly one
+    INVARIANT: every block in ``groups`` or ``leaving`` carries exactly one
     reference for each time it stands there; without outstanding jobs both are empty.
     """
 
-    __slots__ = ("held", "jobs", "leaving", "saved", "tables")
+    __slots__ = ("groups", "jobs", "leaving", "saved")
 
     def __init__(self) -> None:
         self.jobs: dict[int, None] = {}
         """Outstanding jobs, oldest first."""
-        self.tables: list[Sequence[int]] = []
-        """The block tables at the last job, by store group."""
-        self.held: dict[int, None] = {}
-        self.leaving: deque[tuple[int, list[int]]] = deque()
-        """(last job that may read them, blocks) that have left the table since."""
+        self.groups: list[_Held] = []
+        """By store group, what the last job that named tables may read."""
+        self.leaving: deque[tuple[int, Sequence[Any]]] = deque()
+        """(last job that may read them, blocks) that stand in no table of the last job."""
         self.saved = (0, 0)
         """(era, tokens) that every rank has saved without a hole."""
 
@@ -59,6 +71,8 @@ class PinLedger:
         self._ranks = ranks
         self._pool: Any = None
         self._jobs: dict[int, _Taken] = {}
+        self._fresh: list[Any] = []
+        """Blocks that were taken and carry no reference of ours yet."""
         self._era = 0
 
     def bind(self, pool: Any) -> None:
@@ -78,35 +92,54 @@ class PinLedger:
         """A rank has lost or changed its daemon: what was saved is to be offered again."""
         self._era += 1
 
-    def take(
-        self, pins: PinSet, job: int, tables: Sequence[Sequence[int]], extra: Iterable[int] = (), token_len: int = 0
-    ) -> None:
-        """Hold, for the next part of ``job``, every non-null block of ``tables`` and ``extra``.
+    def blocks(self) -> Sequence[Any]:
+        """All of vLLM's blocks, by id."""
+        return self._pool.blocks
 
-        ``token_len`` is what the run will have saved if every rank does all of the job.
+    def take(
+        self,
+        pins: PinSet,
+        job: int,
+        spans: Sequence[Span] | None,
+        extra: Sequence[int] = (),
+        token_len: int = 0,
+    ) -> None:
+        """Hold, for the next part of ``job``, every non-null block of ``spans`` and ``extra``.
+
+        REQUIRES: ``hold`` before vLLM can free any of them.
+
+        Args:
+            spans: by store group, the blocks that the part may read; None: no table is named.
+            extra: ids of single blocks that it also reads.
+            token_len: what the run will have saved if every rank does all of the job.
 
         Cost is that of the blocks that are new since the request's last
         outstanding job, as long as tables only grow.
         """
-        if pins.jobs:
-            fresh = self._grown(pins, tables)
-            if fresh is None:
-                fresh = self._changed(pins, tables)
-            held = pins.held
-            new = {block: None for block in chain(fresh, extra) if block not in held}
-        else:
-            new = dict.fromkeys(chain(chain.from_iterable(tables), extra))
-        pins.tables = tables
+        fresh = self._fresh
+        if spans is not None:
+            if not pins.groups:
+                pins.groups = [_Held(span) for span in spans]
+                for held in pins.groups:
+                    fresh += held.blocks
+            else:
+                for held, span in zip(pins.groups, spans, strict=True):
+                    self._follow(pins, held, span)
         pins.jobs[job] = None
+        if extra:
+            single = [self._pool.blocks[block] for block in extra if block != NULL_BLOCK]
+            pins.leaving.append((job, single))
+            fresh += single
         taken = self._jobs.get(job)
         if taken is None:
             taken = self._jobs[job] = _Taken(self._ranks)
         taken.parts.append((pins, (self._era, token_len)))
-        new.pop(NULL_BLOCK, None)
-        if new:
-            pins.held.update(new)
-            blocks = self._pool.blocks
-            self._pool.touch([blocks[block] for block in new])
+
+    def hold(self) -> None:
+        """Take the references for what ``take`` was told of: once for all that a step adds to its jobs."""
+        if self._fresh:
+            fresh, self._fresh = self._fresh, []
+            self._pool.touch(fresh)
 
     def acknowledge(self, job: int, ranks: int = 1, lost: Iterable[int] = ()) -> None:
         """``ranks`` more ranks are through with the job, and have saved all but the parts in ``lost``.
@@ -122,7 +155,7 @@ class PinLedger:
             return
         del self._jobs[job]
         every = ALL_PARTS in taken.lost
-        gone: list[int] = []
+        gone: list[Any] = []
         for part, (pins, reached) in enumerate(taken.parts):
             if not every and part not in taken.lost:
                 pins.saved = max(pins.saved, reached)
@@ -134,7 +167,7 @@ class PinLedger:
         """The job is not sent."""
         self.acknowledge(job, self._ranks, (ALL_PARTS,))
 
-    def _let_go(self, pins: PinSet, job: int, gone: list[int]) -> None:
+    def _let_go(self, pins: PinSet, job: int, gone: list[Any]) -> None:
         """The run's job is over: what no other holds is added to ``gone``.
 
         Last first, as vLLM frees: the shared beginning of a prefix is to be evicted last.
@@ -144,30 +177,29 @@ class PinLedger:
         while pins.leaving and (oldest is None or pins.leaving[0][0] < oldest):
             gone += reversed(pins.leaving.popleft()[1])
         if oldest is None:
-            gone += reversed(pins.held)
-            pins.held.clear()
-            pins.tables = []
+            for held in reversed(pins.groups):
+                gone += reversed(held.blocks)
+            pins.groups = []
 
-    def _grown(self, pins: PinSet, tables: Sequence[Sequence[int]]) -> list[int] | None:
-        """The new ends of the tables, None if they changed otherwise."""
-        fresh: list[int] = []
-        for before, now in zip(pins.tables, tables, strict=True):
-            if now[: len(before)] != before:
-                return None
-            fresh += now[len(before) :]
-        return fresh
+    def _follow(self, pins: PinSet, held: _Held, span: Span) -> None:
+        """A group's table has grown or changed since the run's last job."""
+        if span.first == held.first and span.ids.startswith(held.ids):
+            new = span.real(after=len(held.ids) // 4)
+            held.blocks += new
+        else:
+            # A window moved on, a block was copied, or the table begins behind what was
+            # saved meanwhile: what it has lost goes with the last job that named it.
+            current = set(block_ids(span.ids))
+            gone = [block for block in held.blocks if block.block_id not in current]
+            if gone:
+                pins.leaving.append((next(reversed(pins.jobs)), gone))
+                held.blocks = [block for block in held.blocks if block.block_id in current]
+            known = {block.block_id for block in held.blocks}
+            new = [block for block in span.real() if block.block_id not in known]
+            held.blocks += new
+        held.first, held.ids = span.first, span.ids
+        self._fresh += new
 
-    def _changed(self, pins: PinSet, tables: Sequence[Sequence[int]]) -> list[int]:
-        """Tables lost blocks (a window moved on, a block was copied): let those go with their last job."""
-        current = dict.fromkeys(chain.from_iterable(tables))
-        gone = [block for block in pins.held if block not in current]
-        if gone:
-            for block in gone:
-                del pins.held[block]
-            pins.leaving.append((next(reversed(pins.jobs)), gone))
-        return list(current)
-
-    def _free(self, blocks: list[int]) -> None:
+    def _free(self, blocks: list[Any]) -> None:
         """Give references back. A block that several runs held stands there as often."""
-        every = self._pool.blocks
-        self._pool.free_blocks([every[block] for block in blocks])
+        self._pool.free_blocks(blocks)

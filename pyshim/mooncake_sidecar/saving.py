@@ -14,7 +14,7 @@ from mooncake_sidecar.jobs import JobCommand, Numbering
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
 from mooncake_sidecar.states import StateRules
-from mooncake_sidecar.tables import BlockTable
+from mooncake_sidecar.tables import NO_BLOCKS, BlockTable, BlockTables, Span
 from mooncake_sidecar.tails import BoundaryPut, TailPlanner
 from mooncake_sidecar.tracker import Entry, Tracker
 from mooncake_sidecar.wishes import MAX_TOKENS
@@ -50,6 +50,7 @@ class Saver:
             (engine, 0 if store in geometry.mamba_groups else tokens)
             for store, (engine, tokens) in enumerate(zip(geometry.store_group_ids, geometry.block_tokens, strict=True))
         ]
+        self._no_tables = [(0, b"")] * len(self._groups)
         self._planner = TailPlanner.of(geometry)
         self._store_group = {engine: store for store, engine in enumerate(geometry.store_group_ids)}
         self._pins = pins
@@ -133,8 +134,11 @@ class Saver:
         plans, self._plans = self._plans, {}
         for request_id in puts:
             plans.setdefault(request_id, (0, False))
-        for request_id, (boundary, publish) in plans.items():
-            self._store(entries[request_id], boundary, publish, puts.get(request_id, []), state, scheduled)
+        if plans:
+            tables = BlockTables(state, self._pins.blocks)
+            for request_id, (boundary, publish) in plans.items():
+                self._store(entries[request_id], boundary, publish, puts.get(request_id, []), tables, scheduled)
+            self._pins.hold()
         if self._batch is None:
             return []
         found = [*self._ready, self._packed(self._batch)]
@@ -162,6 +166,7 @@ class Saver:
         own = [list(tables[group]) for group in self._geometry.store_group_ids]
         puts = self._with_tail(tracker, request, own, puts, request.num_computed_tokens, False)
         self._emit(entry, 0, request.num_computed_tokens, None, puts)
+        self._pins.hold()
         self._late.add(request.request_id)
 
     # ---- parts ----
@@ -232,11 +237,11 @@ class Saver:
         boundary: int,
         publish: bool,
         state_puts: list[BoundaryPut],
-        state: Any,
+        tables: BlockTables,
         scheduled: Mapping[str, int],
     ) -> None:
         tracker, request = entry.tracker, entry.request
-        table = BlockTable.of(state, request.request_id)
+        table = tables.of(request.request_id)
         if table is None:
             logger.debug("no block table for request %s: not saved", request.request_id)
             return
@@ -264,23 +269,19 @@ class Saver:
         for group, _, tokens in puts:
             size = self._block_tokens[group]
             start, reach = min(start, (tokens - 1) // size * size), max(reach, tokens)
-        tables: list[tuple[int, list[int]]] = []
+        spans: list[Span] | None = None
         if token_len:
             # Ranks may go back to where their last success was, but not behind
             # what all of them have: that is not named again.
-            saved = self._pins.saved(tracker.pins)
+            spans, saved = [], self._pins.saved(tracker.pins)
             for group, tokens in self._groups:
                 if tokens:
                     first = saved // tokens
-                    tables.append((first, table.ids(group, first, -(-token_len // tokens))))
+                    spans.append(table.span(group, first, -(-token_len // tokens)))
                     start = min(start, first * tokens)
                 else:
-                    tables.append((0, []))
-            held: Sequence[Sequence[int]] = [blocks for _, blocks in tables]
-        else:
-            tables = [(0, [])] * len(self._groups)
-            held = tracker.pins.tables or [blocks for _, blocks in tables]
-        self._pins.take(tracker.pins, batch.job, held, [block for _, block, _ in puts], token_len)
+                    spans.append(NO_BLOCKS)
+        self._pins.take(tracker.pins, batch.job, spans, [block for _, block, _ in puts], token_len)
         first_hash = max(0, start // self._hash - 1)  # a chunk's parent comes with it
         most = entry.wishes.max_offload_tokens
         batch.add(
@@ -290,7 +291,7 @@ class Saver:
             entry.label,
             first_hash,
             request.block_hashes[first_hash : -(-reach // self._hash)],
-            tables,
+            [(span.first, span.ids) for span in spans] if spans else self._no_tables,
             puts,
         )
 

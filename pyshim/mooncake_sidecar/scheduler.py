@@ -18,13 +18,13 @@ from mooncake_sidecar.jobs import (
     StepCommands,
     load_frame,
     salt_tag,
-    table_bytes,
 )
 from mooncake_sidecar.lookup import LookupClient
 from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import PinLedger
 from mooncake_sidecar.saving import Saver
 from mooncake_sidecar.states import StateRules
+from mooncake_sidecar.tables import Span
 from mooncake_sidecar.tracker import Entry, LoadPlan
 from mooncake_sidecar.wishes import WishReader
 
@@ -146,7 +146,10 @@ class SchedulerRole:
             plan.token_len = plan.local_tokens + external_tokens
             plan.tails = ()
         plan.armed = True
-        plan.tables = blocks.get_block_ids(group_ids=self._geometry.store_group_ids)
+        plan.tables = [
+            Span(0, blocks.blocks[group][: -(-plan.token_len // tokens)]).ids
+            for group, tokens in zip(self._geometry.store_group_ids, self._block_tokens, strict=True)
+        ]
         self._armed.append(request.request_id)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
@@ -309,8 +312,7 @@ class SchedulerRole:
     def _load(self, entry: Entry) -> JobCommand:
         request, plan = entry.request, entry.load
         entry.load, entry.loading = None, True
-        blocks = table_bytes(plan.tables, plan.token_len, self._block_tokens)
-        suspects = blocks[0][4 * (plan.local_tokens // self._block_tokens[0]) :] if self._by_block else b""
+        suspects = plan.tables[0][4 * (plan.local_tokens // self._block_tokens[0]) :] if self._by_block else b""
         job = self._numbers.take()
         frame = load_frame(
             job,
@@ -318,7 +320,7 @@ class SchedulerRole:
             request,
             plan.token_len,
             plan.local_tokens,
-            blocks,
+            plan.tables,
             plan.tails,
             self._hash,
             entry.wishes.controls(),

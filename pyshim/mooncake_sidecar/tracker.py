@@ -22,7 +22,8 @@ class LoadPlan:
     """The request's hashes as the lookup had them, back to back; may be empty."""
     armed: bool = False
     """vLLM has allocated the blocks; the job goes out with this step."""
-    tables: tuple[list[int], ...] = ()
+    tables: list[bytes] = field(default_factory=list)
+    """By store group, the blocks that hold the hit's tokens, as ``block_bytes``."""
 
 
 @dataclass(slots=True)

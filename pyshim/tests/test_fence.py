@@ -130,7 +130,7 @@ def store_job(job, request, tokens, blocks):
         ("", 0, 0),
         0,
         request.block_hashes[: tokens // TOKENS],
-        [(0, blocks)],
+        [(0, block_bytes(blocks))],
         [],
     )
     return batch.command(1, 1)

@@ -235,7 +235,7 @@ class Rank:
         tokens = len(IDS) * TOKENS
         batch = StoreBatch(self._jobs, 1)
         sizes = (tokens, tokens, tokens, tokens)
-        batch.add(name, sizes, NO_LIMIT, ("", 0, 0), 0, self.request(name).block_hashes, [(0, IDS)], [])
+        batch.add(name, sizes, NO_LIMIT, ("", 0, 0), 0, self.request(name).block_hashes, [(0, block_bytes(IDS))], [])
         return batch.command(1, self.generation)
 
     def store(self, name):

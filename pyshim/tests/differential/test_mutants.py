@@ -16,6 +16,7 @@ from mooncake_sidecar.batch import StoreBatch
 from mooncake_sidecar.pins import PinLedger
 from mooncake_sidecar.saving import Saver
 from mooncake_sidecar.scheduler import SchedulerRole
+from mooncake_sidecar.tables import Span
 from mooncake_sidecar.tails import TailPlanner
 from mooncake_sidecar.tracker import Tracker
 
@@ -68,11 +69,11 @@ def _acknowledged(change):
 
 
 def _taken(change):
-    """``PinLedger.take`` with its arguments changed: (tables, extra) -> (tables, extra)."""
+    """``PinLedger.take`` with its arguments changed: (spans, extra) -> (spans, extra)."""
     real = PinLedger.take
 
-    def take(self, pins, job, tables, extra=(), token_len=0):
-        real(self, pins, job, *change(tables, extra), token_len)
+    def take(self, pins, job, spans, extra=(), token_len=0):
+        real(self, pins, job, *change(spans, extra), token_len)
 
     return patch.object(PinLedger, "take", take)
 
@@ -160,11 +161,13 @@ FAULTS = {
     "a failed part is taken for its neighbour": lambda: _acknowledged(lambda ranks, lost: (ranks, [p + 1 for p in lost])),
     "a part's first hash is left out": lambda: _added(lambda first, hashes, tables: (first, hashes[1:], tables)),
     "a part's first block is left out": lambda: _added(
-        lambda first, hashes, tables: (first, hashes, [(first + 1, blocks[1:]) for first, blocks in tables])
+        lambda first, hashes, tables: (first, hashes, [(begin + 1, ids[4:]) for begin, ids in tables])
     ),
     "blocks are never given back": _never_frees,
-    "a tail's blocks are not held": lambda: _taken(lambda tables, extra: (tables, ())),
-    "the last block of each table is not held": lambda: _taken(lambda tables, extra: ([t[:-1] for t in tables], extra)),
+    "a tail's blocks are not held": lambda: _taken(lambda spans, extra: (spans, ())),
+    "the last block of each table is not held": lambda: _taken(
+        lambda spans, extra: (spans and [Span(span.first, span.blocks[:-1]) for span in spans], extra)
+    ),
     "what runs at a reset is saved on": lambda: patch.object(Saver, "end", lambda self, entry: None),
     "what loads at a reset is saved": _outdated_is_saved,
     "a load without the tails' keys": _hit_without_tails,

@@ -13,6 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2] / "pyshim"))
 
 from mooncake_sidecar.batch import NO_LIMIT, StoreBatch  # noqa: E402
+from mooncake_sidecar.jobs import block_bytes  # noqa: E402
 
 # (request, (save boundary, computed, prompt, prefill's end), most, label, first hash, hashes, tables, boundary puts)
 PARTS = [
@@ -31,7 +32,7 @@ def golden() -> dict:
     parts = []
     for number, (request, tokens, most, label, first, count, tables, puts) in enumerate(PARTS):
         own = hashes(number, first, count)
-        batch.add(request, tokens, most, label, first, own, tables, puts)
+        batch.add(request, tokens, most, label, first, own, [(f, block_bytes(blocks)) for f, blocks in tables], puts)
         parts.append({
             "request": request, "tokens": tokens, "most": None if most == NO_LIMIT else most, "salt_tag": label[0], "ttl_s": label[1],
             "pin": label[2], "first_hash": first, "hashes": b"".join(own).hex(), "first_blocks": [f for f, _ in tables],
