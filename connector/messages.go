@@ -196,6 +196,9 @@ type Registered struct {
 	// Generation is the namespace's, see Generation; mooncake-worker may not know
 	// it yet.
 	Generation uint64 `msgpack:"generation"`
+	// LookupStride: lookups may name their hashes by every so manieth (lookup3); 0:
+	// they name all (answer to Engine only).
+	LookupStride int `msgpack:"lookup_stride,omitempty"`
 	// EventsEndpoint is where this machine's processes hear of the namespace's
 	// chunks, under EventsTopic; EventsReplay is where they ask for what they have
 	// missed. Empty: nothing is published. See docs/events.md. (Answer to Engine only.)

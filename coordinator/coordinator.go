@@ -179,3 +179,24 @@ func (c *Coordinator) AlignLookupLength(numTokens int) int {
 func (c *Coordinator) HashIndex(group, chunk int) int {
 	return (chunk+1)*c.groups[group].scale - 1
 }
+
+// ChainGroup returns a group whose chunks are looked for from the first on, and how
+// many hash blocks each covers: of all such groups the one with the smallest.
+// Whatever else a lookup asks for has the hash of one of its chunks. ok is false
+// where no group is like that.
+func (c *Coordinator) ChainGroup() (group, step int, ok bool) {
+	for id, g := range c.groups {
+		if g.rule == ruleFull && (!ok || g.scale < step) {
+			group, step, ok = id, g.scale, true
+		}
+	}
+	if !ok || step == 1 {
+		return group, step, ok
+	}
+	for _, g := range c.groups {
+		if c.fine || g.scale%step != 0 {
+			return 0, 0, false
+		}
+	}
+	return group, step, true
+}

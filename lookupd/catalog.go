@@ -44,6 +44,16 @@ type View interface {
 	// are there, and Exists need not be asked. For told chunks in all the hint was
 	// taken; 0 for no more of it.
 	Ahead(group int, hashes kv.HashBlob, from int) (told, present int)
+	// Ancestors finds out the hashes of the chunks that come before one in its chain:
+	// before group's chunk with the hash at index at in data, hashes of length bytes
+	// each, count of them, their hashes step apart. It writes found into data, the
+	// nearest first. Of these and the chunk itself the nearest present are there, and
+	// Exists need not be asked. stray: it costs less to ask for them by their hashes.
+	// Where a chunk comes before all of those, data has its hash.
+	Ancestors(group int, data []byte, length, at, step, count int) (found, present int, stray bool)
 	// Close ends the lookup.
 	Close()
+	// Abandon ends it as if it had not been, as far as that can be: there was no
+	// answer, and the same is asked again.
+	Abandon()
 }

@@ -15,7 +15,7 @@ const channelBufferBytes = 32 << 10
 // channel is an engine's own way to ask: a stream socket between it and one
 // goroutine here, without the threads that stand at both ends of a ZeroMQ socket.
 // It takes the same requests, in order, and each answer is the same bytes; a
-// release has no answer.
+// release and a seen have no answer.
 type channel struct {
 	stream Channel
 	done   chan struct{}
@@ -33,6 +33,11 @@ func (s *Server) openChannel(e *engine) error {
 	e.channel = c
 	go c.serve(newHandler(s.cfg, e), s.cfg.Pulse.Join())
 	return nil
+}
+
+// unanswered tells whether a request has no answer on a channel.
+func unanswered(tag []byte) bool {
+	return string(tag) == wire.TagRelease || string(tag) == wire.TagSeen
 }
 
 // end ends the channel after the request at hand.
@@ -67,7 +72,7 @@ func (c *channel) serve(h *handler, loop *pulse.Loop) {
 			return
 		}
 		reply := h.answer(frames)
-		if len(frames) == 0 || string(frames[0]) != wire.TagRelease {
+		if len(frames) == 0 || !unanswered(frames[0]) {
 			out = wire.AppendMessage(out[:0], reply)
 			// An engine that is stopped does not read. That is no fault of ours.
 			loop.Await(func() { _, err = c.stream.Write(out) })

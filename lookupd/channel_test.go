@@ -145,6 +145,19 @@ func TestALeaseIsGrantedBehindTheAnswer(t *testing.T) {
 	}
 }
 
+// What is shown to the sampler has no answer on a channel, and changes nothing.
+func TestSeenHasNoAnswer(t *testing.T) {
+	n := newNode(t, nil)
+	a := n.register("e1", "m", "/l/one").openChannel(syscall.SOCK_STREAM)
+	a.send(wire.EncodeSeen(16, prefix(1, 8)), wire.EncodeSeen(8, prefix(1, 8)), [][]byte{[]byte(wire.TagPing)})
+	if got := a.receive(); !isStatus(got, wire.OK) {
+		t.Errorf("answered %x", got)
+	}
+	if got := n.server.Stats().Total; got.Errors[ReasonHashLength] != 1 || got.Lookups != 0 {
+		t.Errorf("counted %+v", got)
+	}
+}
+
 func TestANewChannelEndsTheOneBefore(t *testing.T) {
 	n := newNode(t, nil)
 	p := n.register("e1", "m", "/l/one")

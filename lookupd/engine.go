@@ -62,6 +62,7 @@ func (s *Server) serveEngine(session *Session) error {
 		"lookup", e.path, "model", e.spec.Model, "namespace", fmt.Sprintf("%x", digest[:8]))
 	answer := &connector.Registered{
 		Type: connector.TypeRegistered, NamespaceDigest: fmt.Sprintf("%x", digest), LookupPath: e.path, StoreReady: true, Generation: now.ResetEpoch,
+		LookupStride: strideOf(e.rules),
 	}
 	if s.cfg.Events != nil {
 		stream := s.cfg.Events(&e.spec)

@@ -95,6 +95,12 @@ func (v fakeView) Exists(group int, hash kv.Hash) kv.Existence {
 
 func (c *fakeCatalog) Ask(context.Context, store.NamespaceID, []store.ChunkKey) error { return nil }
 
+func (v fakeView) Ancestors(int, []byte, int, int, int, int) (found, present int, stray bool) {
+	return 0, 0, false
+}
+
+func (v fakeView) Abandon() { v.Close() }
+
 func (v fakeView) Close() {
 	v.c.mu.Lock()
 	defer v.c.mu.Unlock()
@@ -402,7 +408,7 @@ func (n *node) register(engine, model, path string) *peer {
 	p := n.dial()
 	p.hello(connector.RoleSchedulerShim, engine, 100, 1)
 	p.send(engineMsg(model, path))
-	if got := receive[connector.Registered](p); got.LookupPath != path || !got.StoreReady || len(got.NamespaceDigest) != 64 {
+	if got := receive[connector.Registered](p); got.LookupPath != path || !got.StoreReady || got.LookupStride != chainStride || len(got.NamespaceDigest) != 64 {
 		n.t.Errorf("registered as %+v", got)
 	}
 	return p

@@ -35,6 +35,11 @@ type handler struct {
 	view   View
 	hashes kv.HashBlob
 	exists coordinator.ExistsFunc
+	// chain is what is known of hashes, chaining that they are of a chain; follows is
+	// exists then.
+	chain    chain
+	chaining bool
+	follows  coordinator.ExistsFunc
 	// ahead is what the view was told of: a group's hashes before next, of which
 	// those from first to known are there. Who asks for it asks for hash after hash,
 	// as a scan does and other rules do not.
@@ -58,7 +63,7 @@ type handler struct {
 func newHandler(cfg Config, e *engine) *handler {
 	h := &handler{engine: e, rules: e.rules, catalog: cfg.Catalog, leaseTTL: cfg.LeaseTTL, took: cfg.Took, log: cfg.Log, counters: &e.counters}
 	h.sampling = newSampling(cfg.Sampler, &e.spec)
-	h.exists = h.existence
+	h.exists, h.follows, h.chain = h.existence, h.chained, newChain(e.rules)
 	return h
 }
 
@@ -72,7 +77,11 @@ func (h *handler) existence(group, hashIndex int) kv.Existence {
 		*a = ahead{group: group}
 	}
 	if hashIndex == a.next {
-		told, present := h.view.Ahead(group, h.hashes, hashIndex)
+		hashes := h.hashes
+		if h.chaining {
+			hashes = h.chain.told(hashIndex)
+		}
+		told, present := h.view.Ahead(group, hashes, hashIndex)
 		a.first, a.known, a.next = hashIndex, hashIndex+present, hashIndex+told
 	}
 	if hashIndex >= a.first && hashIndex < a.known {
@@ -113,7 +122,13 @@ func (h *handler) answer(frames [][]byte) (reply [][]byte) {
 	case wire.KindRelease:
 		h.release(r.Requests)
 		return h.status(wire.OK)
-	case wire.KindLookup, wire.KindLookup2:
+	case wire.KindSeen:
+		if err := h.checkLength(r.Hashes); err != nil {
+			return h.fail(ReasonHashLength, err)
+		}
+		h.due.shown = r.Hashes
+		return h.status(wire.OK)
+	case wire.KindLookup, wire.KindLookup2, wire.KindLookup3:
 		began := time.Now()
 		reply = h.lookup(&r)
 		if h.took != nil {
@@ -144,17 +159,26 @@ func (h *handler) reset(kind wire.Kind) [][]byte {
 	return h.frames
 }
 
+func (h *handler) checkLength(hashes kv.HashBlob) error {
+	if want := h.engine.spec.HashBytes; hashes.Len() > 0 && hashes.HashLen() != want {
+		return fmt.Errorf("%w: %d bytes, want %d", errHashLength, hashes.HashLen(), want)
+	}
+	return nil
+}
+
 // lookup answers how much of a request is stored.
 func (h *handler) lookup(r *wire.Request) [][]byte {
-	if r.Hashes.Len() > 0 && r.Hashes.HashLen() != h.engine.spec.HashBytes {
-		return h.fail(ReasonHashLength, fmt.Errorf("%w: %d bytes, want %d", errHashLength, r.Hashes.HashLen(), h.engine.spec.HashBytes))
+	if err := h.checkLength(r.Hashes); err != nil {
+		return h.fail(ReasonHashLength, err)
 	}
 	found, err := h.find(r)
 	switch {
 	case err != nil:
+	case h.chaining && !h.chain.wanted.empty():
+		return h.askMore(r)
 	case found.Asks != nil:
 		found, err = h.inquire(r, found)
-	case r.Kind == wire.KindLookup2:
+	case r.Kind != wire.KindLookup:
 		h.engine.inquiries.answered(r)
 	}
 	if err != nil {
@@ -163,10 +187,15 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 	if found.Tails != nil {
 		h.tails = found.Tails
 	}
-	if r.Kind == wire.KindLookup2 && found.HitTokens > 0 && !found.Pending {
+	if r.Kind != wire.KindLookup && found.HitTokens > 0 && !found.Pending {
 		h.due.owed, h.due.request, h.due.found = true, *r, found
 	}
-	h.due.shown = r.Hashes
+	var flags byte
+	if h.chaining && !h.sampling.known(&h.chain) {
+		flags = wire.FlagShow
+	} else {
+		h.due.shown = r.Hashes
+	}
 	h.counters.lookups.Add(1)
 	if found.HitTokens == 0 {
 		h.counters.misses.Add(1)
@@ -179,8 +208,7 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 		h.reply[0] = wire.AppendBoundary(h.reply[0], tail.Group, tail.Tokens)
 	}
 	h.frames = append(h.frames[:0], h.reply[0])
-	if r.Kind == wire.KindLookup2 {
-		var flags byte
+	if r.Kind != wire.KindLookup {
 		if found.Pending {
 			flags |= wire.FlagPending
 			h.counters.pending.Add(1)
@@ -192,17 +220,33 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 }
 
 // find asks the coordinator over a view of the catalog, which is closed whatever
-// happens: it may hold a lock.
-func (h *handler) find(r *wire.Request) (coordinator.Lookup, error) {
+// happens: it may hold a lock. The hashes of a chain are in the request then, as far
+// as they are known; without an answer it says what is wanted.
+func (h *handler) find(r *wire.Request) (found coordinator.Lookup, err error) {
+	exists := h.exists
+	if h.chaining = r.Kind == wire.KindLookup3; h.chaining {
+		r.Hashes, exists = h.chain.begin(r), h.follows
+	}
 	h.view, h.hashes = h.catalog.View(h.engine.ns.ID), r.Hashes
 	h.ahead = ahead{}
+	answered := true
 	defer func() {
-		h.view.Close()
+		if answered {
+			h.view.Close()
+		} else {
+			h.view.Abandon()
+		}
 		h.view, h.hashes = nil, kv.HashBlob{}
 	}()
-	found, err := h.rules.LookupInto(h.tails[:0], r.Tokens, r.Hashes.Len(), h.exists)
+	found, err = h.rules.LookupInto(h.tails[:0], r.Tokens, r.Hashes.Len(), exists)
 	h.tiers = h.tiers[:0]
-	if err == nil && r.Kind == wire.KindLookup2 {
+	if h.chaining && found.Asks != nil {
+		h.chain.wanted = span{0, h.chain.n} // to be asked for all at once
+	}
+	switch {
+	case h.chaining && !h.chain.wanted.empty():
+		answered = false
+	case err == nil && r.Kind != wire.KindLookup:
 		h.tiers = h.appendTiers(h.tiers, &found)
 	}
 	return found, err
@@ -270,6 +314,9 @@ func (h *handler) grant(r *wire.Request, found *coordinator.Lookup) error {
 				at = found.Tails[g].Tokens/spec.HashBlockTokens - 1
 			}
 			if at < r.Hashes.Len() {
+				if r.Kind == wire.KindLookup3 {
+					h.chain.mustKnow(at)
+				}
 				h.chunks = append(h.chunks, store.ChunkKey{Group: uint32(g), Hash: r.Hashes.At(at)})
 			}
 		}

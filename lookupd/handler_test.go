@@ -255,8 +255,13 @@ type constCatalog struct{ Catalog }
 func (constCatalog) View(store.NamespaceID) View      { return constCatalog{} }
 func (constCatalog) Exists(int, kv.Hash) kv.Existence { return kv.Present }
 func (constCatalog) Close()                           {}
+func (constCatalog) Abandon()                         {}
 
 func (constCatalog) Ahead(int, kv.HashBlob, int) (told, present int) { return 0, 0 }
+
+func (constCatalog) Ancestors(int, []byte, int, int, int, int) (found, present int, stray bool) {
+	return 0, 0, false
+}
 
 func (constCatalog) Reset(store.NamespaceID) error { return nil }
 

@@ -43,3 +43,8 @@ func (s *sampling) note(hashes kv.HashBlob) {
 		s.sampler.Lookup(s.scope, data[s.first:], s.stride)
 	}
 }
+
+// known tells whether of a chain's hashes those are known that would be shown.
+func (s *sampling) known(c *chain) bool {
+	return s.sampler == nil || c.shows(s.first, s.stride)
+}

@@ -42,9 +42,9 @@ func (r Reason) String() string {
 
 // counters of one engine, written by its handlers.
 type counters struct {
-	lookups, misses, pending, leases, resets, pings atomic.Uint64
-	queryTokens, hitTokens                          atomic.Uint64
-	errors                                          [numReasons]atomic.Uint64
+	lookups, misses, pending, more, leases, resets, pings atomic.Uint64
+	queryTokens, hitTokens                                atomic.Uint64
+	errors                                                [numReasons]atomic.Uint64
 }
 
 // Counters is a snapshot of what was asked on lookup sockets.
@@ -52,7 +52,9 @@ type Counters struct {
 	// Lookups were answered with a hit length, Misses of them with 0; Pending of
 	// them may be longer later; Leases were granted.
 	Lookups, Misses, Pending, Leases uint64
-	Resets, Pings                    uint64
+	// More questions had no answer until they were asked with more hashes.
+	More          uint64
+	Resets, Pings uint64
 	// QueryTokens were asked about; HitTokens of them were there.
 	QueryTokens, HitTokens uint64
 	// Errors is indexed by Reason.
@@ -61,7 +63,7 @@ type Counters struct {
 
 func (c *counters) snapshot() Counters {
 	s := Counters{
-		Lookups: c.lookups.Load(), Misses: c.misses.Load(), Pending: c.pending.Load(), Leases: c.leases.Load(),
+		Lookups: c.lookups.Load(), Misses: c.misses.Load(), Pending: c.pending.Load(), More: c.more.Load(), Leases: c.leases.Load(),
 		Resets: c.resets.Load(), Pings: c.pings.Load(),
 		QueryTokens: c.queryTokens.Load(), HitTokens: c.hitTokens.Load(),
 	}
@@ -75,6 +77,7 @@ func (c *Counters) add(o *Counters) {
 	c.Lookups += o.Lookups
 	c.Misses += o.Misses
 	c.Pending += o.Pending
+	c.More += o.More
 	c.Leases += o.Leases
 	c.Resets += o.Resets
 	c.Pings += o.Pings

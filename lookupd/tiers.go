@@ -45,6 +45,9 @@ func (h *handler) appendTiers(dst []byte, found *coordinator.Lookup) []byte {
 			if !mask.Has(i) || !ok {
 				continue
 			}
+			if h.chaining {
+				h.chain.mustKnow(at)
+			}
 			tier := view.TierOf(g, h.hashes.At(at))
 			for u := i * scale; u < min((i+1)*scale, len(units)); u++ {
 				units[u] = max(units[u], tier)

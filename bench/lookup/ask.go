@@ -47,10 +47,10 @@ func (a *asker) ask() (time.Duration, error) {
 }
 
 // times asks over and over.
-func (a *asker) times(warm, rounds int) ([]int64, error) {
+func times(ask func() (time.Duration, error), warm, rounds int) ([]int64, error) {
 	taken := make([]int64, 0, rounds)
 	for i := range warm + rounds {
-		took, err := a.ask()
+		took, err := ask()
 		if err != nil {
 			return nil, err
 		}
@@ -84,7 +84,7 @@ func crowd(transport *zmqx.Transport, path string, q *question, clients, rounds 
 	}
 	for _, a := range askers {
 		asking.Go(func() {
-			taken, err := a.times(2, rounds)
+			taken, err := times(a.ask, 2, rounds)
 			mu.Lock()
 			defer mu.Unlock()
 			all, faults = append(all, taken...), append(faults, err)

@@ -17,14 +17,19 @@ func TestRun(t *testing.T) {
 	// A socket's path must be short.
 	t.Setenv("TMPDIR", "/tmp")
 	r, err := Run(t.Context(), &Options{
-		Binaries: daemonsFor(t), Source: "../..", Asked: 64, Others: 1000, Rounds: 3, Clients: 4, Progress: func(what string) { t.Log(what) },
+		Binaries: daemonsFor(t), Source: "../..", Asked: 300, Others: 1000, Rounds: 3, Clients: 4, Progress: func(what string) { t.Log(what) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var seen []string
 	for i := range r.Rows {
-		seen = append(seen, r.Rows[i].Question)
+		if want := []string{"go", "go chain"}[i%2]; r.Rows[i].Client != want {
+			t.Errorf("row %d is of %s, want %s", i, r.Rows[i].Client, want)
+		}
+		if i%2 == 0 {
+			seen = append(seen, r.Rows[i].Question)
+		}
 		if r.Rows[i].MedianMicros <= 0 || r.Rows[i].P90Micros < r.Rows[i].P10Micros {
 			t.Errorf("%+v", r.Rows[i])
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"slices"
+	"strings"
 )
 
 // Targets of a lookup on an idle machine.
@@ -20,7 +21,8 @@ const (
 type Row struct {
 	Question string `json:"question"`
 	// Client is "vllm" (its own client, in Python), "shim" (ours, in Python, on a
-	// lookup channel) or "go".
+	// lookup channel), "go" (on the lookup socket) or "go chain" (on a channel, asking
+	// as the shim does).
 	Client string `json:"client"`
 	// Server is "ours" or "intree".
 	Server       string  `json:"server"`
@@ -31,7 +33,7 @@ type Row struct {
 	// TargetMicros is the most that the median may be, 0 for no target.
 	TargetMicros float64 `json:"target_us,omitempty"`
 	// Ratio is the median over the in-tree server's to vLLM's client for the same
-	// question, 0 where there is none, and for the client in Go. It is judged where
+	// question, 0 where there is none, and for clients in Go. It is judged where
 	// there is a target.
 	Ratio float64 `json:"ratio_to_intree,omitempty"`
 	// TargetRatio is the most that Ratio may be, 0 for no target.
@@ -110,7 +112,7 @@ func (r *Result) judge(limits, shares map[string]float64) {
 		at := slices.IndexFunc(r.Rows, func(o Row) bool {
 			return o.Server == theirs && o.Question == row.Question
 		})
-		if at < 0 || row.Client == "go" {
+		if at < 0 || strings.HasPrefix(row.Client, "go") {
 			continue
 		}
 		row.Ratio = row.MedianMicros / r.Rows[at].MedianMicros
@@ -134,7 +136,7 @@ func (r *Result) Print(out io.Writer) {
 		lie = "scattered between them"
 	}
 	fmt.Fprintf(out, "%d chunks asked, %d others in the index, the asked %s; microseconds in the client's process\n", r.Asked, r.Others, lie)
-	fmt.Fprintf(out, "%-22s %-6s %-7s %10s %10s %10s %8s %9s %6s\n", "question", "client", "server", "median", "p10", "p90", "target", "of in-tree", "n")
+	fmt.Fprintf(out, "%-22s %-8s %-7s %10s %10s %10s %8s %9s %6s\n", "question", "client", "server", "median", "p10", "p90", "target", "of in-tree", "n")
 	for i := range r.Rows {
 		row := &r.Rows[i]
 		target, ratio := "", ""
@@ -144,7 +146,7 @@ func (r *Result) Print(out io.Writer) {
 		if row.Ratio > 0 {
 			ratio = fmt.Sprintf("%.2f %%", 100*row.Ratio)
 		}
-		fmt.Fprintf(out, "%-22s %-6s %-7s %10.0f %10.0f %10.0f %8s %9s %6d\n", row.Question, row.Client, row.Server,
+		fmt.Fprintf(out, "%-22s %-8s %-7s %10.0f %10.0f %10.0f %8s %9s %6d\n", row.Question, row.Client, row.Server,
 			row.MedianMicros, row.P10Micros, row.P90Micros, target, ratio, row.Samples)
 	}
 	for i := range r.Crowds {

@@ -81,7 +81,7 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 		}
 	}
 	o.Progress("asking from Go")
-	if err := r.fromGo(o, dir, questions); err != nil {
+	if err := r.fromGo(o, dir, questions, served); err != nil {
 		return nil, err
 	}
 	r.judge(limitsMicros, sharesOf(limitsMicros))
@@ -120,8 +120,10 @@ func ask(dir string, asked int) ([]question, error) {
 
 // served is a lookupd with its segment and engines.
 type served struct {
-	// channels are the engines' lookup channels by tensor-parallel size.
+	// channels are the engines' lookup channels by tensor-parallel size, and strides
+	// how sparse lookups on them may be.
 	channels map[int]*os.File
+	strides  map[int]int
 	close    func()
 }
 
@@ -130,7 +132,7 @@ type served struct {
 const layoutBytes = 256 << 20
 
 func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
-	s := &served{channels: map[int]*os.File{}}
+	s := &served{channels: map[int]*os.File{}, strides: map[int]int{}}
 	var undo []func()
 	s.close = func() {
 		for i := range undo {
@@ -165,7 +167,7 @@ func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
 			return nil, err
 		}
 		undo = append(undo, e.close)
-		s.channels[tp] = e.channel
+		s.channels[tp], s.strides[tp] = e.channel, e.stride
 	}
 	return s, nil
 }
@@ -202,8 +204,9 @@ func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questio
 	return nil
 }
 
-// fromGo asks our server from this process: one client, then many.
-func (r *Result) fromGo(o *Options, dir string, questions []question) (err error) {
+// fromGo asks our server from this process: one client with the whole list on the
+// lookup socket, one as the shim asks on a channel, then many on the socket.
+func (r *Result) fromGo(o *Options, dir string, questions []question, served *served) (err error) {
 	transport, err := zmqx.New()
 	if err != nil {
 		return err
@@ -216,12 +219,18 @@ func (r *Result) fromGo(o *Options, dir string, questions []question) (err error
 			return err
 		}
 		runtime.GC()
-		taken, err := a.times(20, max(o.Rounds, 200))
+		taken, err := times(a.ask, 20, max(o.Rounds, 200))
 		_ = a.client.Close() // all is answered
 		if err != nil {
 			return fmt.Errorf("%s: %w", q.Name, err)
 		}
 		r.Rows = append(r.Rows, rowOf(q, "go", ours, taken))
+		p := newProber(served.channels[q.Port], served.strides[q.Port], q)
+		runtime.GC()
+		if taken, err = times(p.ask, 20, max(o.Rounds, 200)); err != nil {
+			return fmt.Errorf("%s, on a channel: %w", q.Name, err)
+		}
+		r.Rows = append(r.Rows, rowOf(q, "go chain", ours, taken))
 	}
 	if o.Clients == 0 {
 		return nil

@@ -74,6 +74,8 @@ type engine struct {
 	conn *unixmsg.Conn
 	// channel is the end of its lookup channel that a client asks on.
 	channel *os.File
+	// stride is how sparse lookups on it may be.
+	stride int
 }
 
 func (e *engine) close() {
@@ -95,7 +97,7 @@ func register(ctx context.Context, dir, path string, tp int, spec *kv.NamespaceS
 	}
 	registration := &connector.Engine{Type: connector.TypeEngine, Namespace: *spec, LookupPath: path, LookupEngine: name}
 	e := &engine{conn: conn}
-	if err = converse(conn, frames, hello, registration); err == nil {
+	if e.stride, err = converse(conn, frames, hello, registration); err == nil {
 		e.channel, err = openChannel(conn)
 	}
 	if err != nil {
@@ -117,18 +119,22 @@ func openChannel(conn *unixmsg.Conn) (*os.File, error) {
 	return os.NewFile(uintptr(ends[0]), "lookup channel"), nil
 }
 
-func converse(conn *unixmsg.Conn, frames *connector.FrameReader, hello *connector.Hello, engine *connector.Engine) error {
+// converse registers an engine and returns how sparse its lookups may be.
+func converse(conn *unixmsg.Conn, frames *connector.FrameReader, hello *connector.Hello, engine *connector.Engine) (stride int, err error) {
 	if err := say(conn, hello); err != nil {
-		return err
+		return 0, err
 	}
 	if _, err := connector.Receive[connector.Welcome](frames); err != nil {
-		return err
+		return 0, err
 	}
 	if err := say(conn, engine); err != nil {
-		return err
+		return 0, err
 	}
-	_, err := connector.Receive[connector.Registered](frames)
-	return err
+	registered, err := connector.Receive[connector.Registered](frames)
+	if err != nil {
+		return 0, err
+	}
+	return registered.LookupStride, nil
 }
 
 func say(conn *unixmsg.Conn, msg any, fds ...int) error {

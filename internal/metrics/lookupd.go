@@ -7,6 +7,7 @@ func (r *Registry) AddLookupd(stats func() lookupd.Stats) {
 	var (
 		lookups  = counter("lookups_total", "Answered lookups. A hit is a length above 0.", "model", "result")
 		pending  = counter("lookups_pending_total", "Lookups that may be longer when asked again.", "model")
+		more     = counter("lookups_more_total", "Lookups that named few of their hashes and were asked for more of them.", "model")
 		asked    = counter("lookup_query_tokens_total", "Tokens that lookups asked about.", "model")
 		hit      = counter("lookup_hit_tokens_total", "Tokens of them that were stored.", "model")
 		leases   = counter("lookup_leases_total", "Leases that lookups granted.", "model")
@@ -18,13 +19,14 @@ func (r *Registry) AddLookupd(stats func() lookupd.Stats) {
 		broken   = counter("sessions_broken_total", "Sessions that ended by a fault of the peer.")
 	)
 	r.inner.MustRegister(&source{
-		families: []*family{lookups, pending, asked, hit, leases, resets, failed, engines, sessions, refused, broken},
+		families: []*family{lookups, pending, more, asked, hit, leases, resets, failed, engines, sessions, refused, broken},
 		collect: func(out sink) {
 			s := stats()
 			for model, c := range s.Models {
 				out.count(lookups, c.Lookups-min(c.Misses, c.Lookups), model, "hit")
 				out.count(lookups, c.Misses, model, "miss")
 				out.count(pending, c.Pending, model)
+				out.count(more, c.More, model)
 				out.count(asked, c.QueryTokens, model)
 				out.count(hit, c.HitTokens, model)
 				out.count(leases, c.Leases, model)

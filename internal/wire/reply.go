@@ -12,9 +12,16 @@ const (
 	Failed = 0x00
 )
 
-// FlagPending in a lookup2's answer: the hit may be longer once a slower tier
-// has answered; ask again.
-const FlagPending = 1 << 0
+// Flags in the answer to a lookup2 or lookup3.
+const (
+	// FlagPending: the hit may be longer once a slower tier has answered; ask again.
+	FlagPending = 1 << iota
+	// FlagMore: there is no answer yet, and the first frame says which hashes are to
+	// be given too (lookup3).
+	FlagMore
+	// FlagShow: the server wants to be shown all of the hashes (lookup3).
+	FlagShow
+)
 
 const (
 	hitBytes      = 4
@@ -42,7 +49,7 @@ func AppendBoundary(dst []byte, group, tokens int) []byte {
 	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(dst, uint32(group)), uint32(tokens))
 }
 
-// AppendStatus makes the second frame of the answer to a lookup2.
+// AppendStatus makes the second frame of the answer to a lookup2 or lookup3.
 func AppendStatus(dst []byte, seq uint64, flags byte) []byte {
 	return append(binary.BigEndian.AppendUint64(dst, seq), flags)
 }
@@ -74,7 +81,7 @@ func ParseHit(frame []byte) (hitTokens int, boundaries []Boundary, err error) {
 	return hitTokens, boundaries, nil
 }
 
-// ParseStatus reads the second frame of the answer to a lookup2, up to the parts
+// ParseStatus reads the second frame of the answer to a lookup2 or lookup3, up to the parts
 // by tier.
 func ParseStatus(frame []byte) (seq uint64, flags byte, err error) {
 	if len(frame) < statusBytes || (len(frame)-statusBytes)%tierBytes != 0 {

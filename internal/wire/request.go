@@ -15,11 +15,13 @@ const (
 	TagReset   = "reset"
 	TagReset2  = "reset2"
 	TagLookup2 = "lookup2"
+	TagLookup3 = "lookup3"
+	TagSeen    = "seen"
 	TagPing    = "ping"
 	TagRelease = "release"
 )
 
-// MaxRequestIDBytes bounds the request id of a lookup2.
+// MaxRequestIDBytes bounds a request id.
 const MaxRequestIDBytes = 1024
 
 var (
@@ -36,6 +38,8 @@ type Kind uint8
 const (
 	KindLookup Kind = iota + 1
 	KindLookup2
+	KindLookup3
+	KindSeen
 	KindReset
 	KindReset2
 	KindPing
@@ -45,13 +49,18 @@ const (
 // Request is a parsed request. It holds views of the frames.
 type Request struct {
 	Kind Kind
-	// Tokens is the request's length (lookup, lookup2).
+	// Tokens is the request's length (lookup, lookup2, lookup3).
 	Tokens int
-	// Hashes are its block hashes from the first (lookup, lookup2).
+	// Hashes are its block hashes from the first (lookup, lookup2, seen), or those of
+	// Runs (lookup3).
 	Hashes kv.HashBlob
-	// ID is the engine's request id, which leases are granted to (lookup2).
+	// Chain is how many block hashes it has, and Runs which of them are in Hashes
+	// (lookup3).
+	Chain int
+	Runs  Runs
+	// ID is the engine's request id, which leases are granted to (lookup2, lookup3).
 	ID []byte
-	// Seq is repeated in the answer (lookup2).
+	// Seq is repeated in the answer (lookup2, lookup3).
 	Seq uint64
 	// Requests are the ids whose leases are given up (release).
 	Requests [][]byte
@@ -67,6 +76,10 @@ func ParseRequest(frames [][]byte) (Request, error) {
 		return parseLookup(frames, KindLookup, 4)
 	case TagLookup2:
 		return parseLookup(frames, KindLookup2, 6)
+	case TagLookup3:
+		return parseLookup3(frames)
+	case TagSeen:
+		return parseSeen(frames)
 	case TagReset:
 		return Request{Kind: KindReset}, wantFrames(frames, 1)
 	case TagReset2:
@@ -94,14 +107,22 @@ func parseLookup(frames [][]byte, kind Kind, n int) (Request, error) {
 	if kind == KindLookup {
 		return r, nil
 	}
-	if len(frames[4]) > MaxRequestIDBytes || !utf8.Valid(frames[4]) {
-		return Request{}, fmt.Errorf("wire: %w: a request id of %d bytes, want UTF-8 and at most %d", ErrMalformed, len(frames[4]), MaxRequestIDBytes)
+	if err := r.named(frames[4], frames[5]); err != nil {
+		return Request{}, err
 	}
-	if len(frames[5]) != 8 {
-		return Request{}, fmt.Errorf("wire: %w: a sequence number of %d bytes, want 8", ErrMalformed, len(frames[5]))
-	}
-	r.ID, r.Seq = frames[4], binary.BigEndian.Uint64(frames[5])
 	return r, nil
+}
+
+// named takes the id and the sequence number of a lookup2 or lookup3.
+func (r *Request) named(id, seq []byte) error {
+	if len(id) > MaxRequestIDBytes || !utf8.Valid(id) {
+		return fmt.Errorf("wire: %w: a request id of %d bytes, want UTF-8 and at most %d", ErrMalformed, len(id), MaxRequestIDBytes)
+	}
+	if len(seq) != 8 {
+		return fmt.Errorf("wire: %w: a sequence number of %d bytes, want 8", ErrMalformed, len(seq))
+	}
+	r.ID, r.Seq = id, binary.BigEndian.Uint64(seq)
+	return nil
 }
 
 func parseRelease(frames [][]byte) (Request, error) {

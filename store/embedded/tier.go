@@ -194,8 +194,9 @@ func (m *Master) promiseBytes() uint64 { return uint64(m.seg.Slabs) * m.seg.Slab
 
 // promises are what one lookup has counted on the disk for.
 type promises struct {
-	asked map[disk.Key]bool // true: counted as present
-	room  uint64
+	asked  map[disk.Key]bool // true: counted as present
+	missed []disk.Key        // the tier's answer was that they are absent, once
+	room   uint64
 }
 
 // Slower tells whether the lookup has counted on a tier below for a chunk.
@@ -230,6 +231,9 @@ func (v *View) below(group uint32, hash *kv.Hash) kv.Existence {
 		}
 		if found.Bytes == 0 {
 			return kv.Absent // nothing to remember
+		}
+		if !there {
+			v.disk.missed = append(v.disk.missed, key)
 		}
 		promised = there && found.Bytes <= v.disk.room
 		if promised {

@@ -24,6 +24,7 @@ type View struct {
 	m      *Master
 	ns     store.NamespaceID
 	run    run
+	trail  trail
 	missed []uint32 // records that this lookup was told are absent, once
 	disk   promises
 	far    farPromises
@@ -104,6 +105,23 @@ func (v *View) lower(group uint32, hash kv.Hash, part bool, faces face) (found k
 // Close ends the lookup.
 func (v *View) Close() {
 	v.m.misses.add(&v.misses)
+	v.forget()
+}
+
+// Abandon ends a lookup that had no answer: nothing is counted, and the next one is
+// told again what is told once. A record's number may be another chunk's by now: one
+// miss more is harmless.
+func (v *View) Abandon() {
+	for _, rec := range v.missed {
+		v.m.faces.set(rec, faceMissOnce)
+	}
+	for i := range v.disk.missed {
+		v.m.lower.tier.MissOnce(&v.disk.missed[i])
+	}
+	v.forget()
+}
+
+func (v *View) forget() {
 	v.missed, v.disk, v.far, v.misses = nil, promises{}, farPromises{}, [missReasons]uint32{}
 }
 
