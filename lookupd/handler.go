@@ -44,6 +44,8 @@ type handler struct {
 	// those from first to known are there. Who asks for it asks for hash after hash,
 	// as a scan does and other rules do not.
 	ahead ahead
+	// lasts: nothing that is stored had a deadline when it was begun.
+	lasts bool
 	// due is what its answer owes: a lease, and that the sampler is shown the
 	// hashes.
 	due struct {
@@ -212,6 +214,8 @@ func (h *handler) lookup(r *wire.Request) [][]byte {
 		if found.Pending {
 			flags |= wire.FlagPending
 			h.counters.pending.Add(1)
+		} else if h.lasts && len(h.tiers) == 0 {
+			flags |= wire.FlagLasting
 		}
 		h.reply[1] = append(wire.AppendStatus(h.reply[1][:0], r.Seq, flags), h.tiers...)
 		h.frames = append(h.frames, h.reply[1])
@@ -228,7 +232,7 @@ func (h *handler) find(r *wire.Request) (found coordinator.Lookup, err error) {
 		r.Hashes, exists = h.chain.begin(r), h.follows
 	}
 	h.view, h.hashes = h.catalog.View(h.engine.ns.ID), r.Hashes
-	h.ahead = ahead{}
+	h.ahead, h.lasts = ahead{}, h.lasting()
 	answered := true
 	defer func() {
 		if answered {

@@ -15,6 +15,21 @@ type tieredView interface {
 	TierOf(group int, hash kv.Hash) store.Tier
 }
 
+// lastingView is a View of a store whose chunks may have deadlines.
+type lastingView interface {
+	// Lasting tells whether no chunk of the store has a deadline at present.
+	Lasting() bool
+}
+
+// lasting tells whether nothing has a deadline that the request at hand may find.
+// A chunk that gets one afterwards was stored just now.
+//
+// REQUIRES: the view is open, and was asked nothing yet.
+func (h *handler) lasting() bool {
+	view, ok := h.view.(lastingView)
+	return ok && view.Lasting()
+}
+
 // maxRuns bounds the parts that a hit is split into by tier; what is behind the
 // last but one counts as the slowest tier's.
 const maxRuns = 16

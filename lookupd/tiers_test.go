@@ -63,6 +63,39 @@ func TestTiersInTheAnswer(t *testing.T) {
 	}
 }
 
+// lastingCatalog has every chunk, and chunks with a deadline or none.
+type lastingCatalog struct {
+	diskCatalog
+	lasting bool
+}
+
+func (c lastingCatalog) View(store.NamespaceID) View { return c }
+
+func (c lastingCatalog) Lasting() bool { return c.lasting }
+
+// TestLastingInTheAnswer: an engine is told that it need not offer again what is in
+// memory for good, and of nothing else.
+func TestLastingInTheAnswer(t *testing.T) {
+	blob := prefix(1, 8)
+	onDisk := map[kv.Hash]bool{kv.Hash(append(bytes.Clone(blob[:16]), make([]byte, 16)...)): true}
+	for name, c := range map[string]struct {
+		catalog Catalog
+		want    byte
+	}{
+		"without deadlines":            {lastingCatalog{lasting: true}, wire.FlagLasting},
+		"with deadlines":               {lastingCatalog{}, 0},
+		"of the disk":                  {lastingCatalog{diskCatalog{disk: onDisk}, true}, 0},
+		"of a store without deadlines": {diskCatalog{}, 0},
+	} {
+		h := newBareHandler(t)
+		h.catalog = c.catalog
+		reply := h.handle(wire.EncodeLookup2(8*16+1, 16, blob, "r", 5))
+		if _, flags, err := wire.ParseStatus(reply[1]); err != nil || flags != c.want {
+			t.Errorf("%s: flags %b, %v; want %b", name, flags, err, c.want)
+		}
+	}
+}
+
 // TestRuns: the runs have the tiers of the units, and together the hit's tokens.
 func TestRuns(t *testing.T) {
 	const host, disk = store.TierHost, store.TierDisk

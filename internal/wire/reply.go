@@ -21,6 +21,9 @@ const (
 	FlagMore
 	// FlagShow: the server wants to be shown all of the hashes (lookup3).
 	FlagShow
+	// FlagLasting: what was found is in memory and has no deadline. To offer it for
+	// storing again would change nothing.
+	FlagLasting
 )
 
 const (

@@ -27,7 +27,7 @@ _PAIR = struct.Struct(">II")
 _TRAILER = struct.Struct(">QB")
 _TIER = struct.Struct(">BI")
 _MAX_TIERS = 16
-_PENDING = 1
+_PENDING, _LASTING = 1, 8
 _SEGMENT_SHIFT = 32
 """A generation's upper bits name the segment that it is of."""
 _MAX_TAILS = 64
@@ -48,6 +48,8 @@ class Hit:
     tails: tuple[tuple[int, int], ...] = ()
     tiers: tuple[tuple[int, int], ...] = ()
     """The hit by tier, as (tier, tokens) from its first token on; empty: all in host memory."""
+    lasting: bool = field(default=False, compare=False)
+    """All of it is in memory and has no deadline: to offer it for storing again would change nothing."""
     hashes: bytes = field(default=b"", compare=False, repr=False)
     """The hashes that were asked about, back to back, so that a load need not put them together again."""
 
@@ -66,11 +68,12 @@ class LookupCounters:
     malformed: int = 0
 
 
-def decode_answer(payload: bytes, tiers: bytes = b"", hashes: bytes = b"") -> Hit:
+def decode_answer(payload: bytes, tiers: bytes = b"", hashes: bytes = b"", lasting: bool = False) -> Hit:
     """Parse the in-tree reply: u32 tokens, then (u32 group, u32 tokens) pairs; and what follows the status's flags.
 
     Args:
         hashes: those that were asked about.
+        lasting: what a flag of the status says.
 
     Raises:
         ValueError: any other length; the single byte 00 is the server's error.
@@ -83,6 +86,7 @@ def decode_answer(payload: bytes, tiers: bytes = b"", hashes: bytes = b"") -> Hi
         _U32.unpack_from(payload)[0],
         tuple(_PAIR.iter_unpack(payload[4:])),
         tuple(_TIER.iter_unpack(tiers)),
+        lasting,
         hashes,
     )
 
@@ -366,7 +370,8 @@ class LookupClient:
                 entry.again = True
                 continue
             try:
-                self._answered(entry, decode_answer(frames[0], frames[1][_TRAILER.size :], entry.hashes), True)
+                tiers, lasting = frames[1][_TRAILER.size :], bool(flags & _LASTING)
+                self._answered(entry, decode_answer(frames[0], tiers, entry.hashes, lasting), True)
             except ValueError:
                 self.counters.malformed += 1
                 self._answered(entry, MISS, False)

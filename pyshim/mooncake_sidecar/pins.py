@@ -23,13 +23,13 @@ NULL_BLOCK = 0
 class _Held:
     """The blocks of one store group that are held for a run."""
 
-    __slots__ = ("blocks", "first", "ids")
+    __slots__ = ("blocks", "ids")
 
     def __init__(self, span: Span) -> None:
         """Args:
         span: the group's table at the last job that named one.
         """
-        self.first, self.ids = span.first, span.ids
+        self.ids = span.ids
         self.blocks = list(span.real())
 
 
@@ -73,7 +73,8 @@ class PinLedger:
         self._jobs: dict[int, _Taken] = {}
         self._fresh: list[Any] = []
         """Blocks that were taken and carry no reference of ours yet."""
-        self._era = 0
+        self.era = 0
+        """Grows whenever what was saved may be gone."""
 
     def bind(self, pool: Any) -> None:
         """Set vLLM's block pool, before the first job."""
@@ -86,11 +87,11 @@ class PinLedger:
     def saved(self, pins: PinSet) -> int:
         """Tokens of the run that need not be offered again."""
         era, tokens = pins.saved
-        return tokens if era == self._era else 0
+        return tokens if era == self.era else 0
 
     def new_era(self) -> None:
         """A rank has lost or changed its daemon: what was saved is to be offered again."""
-        self._era += 1
+        self.era += 1
 
     def blocks(self) -> Sequence[Any]:
         """All of vLLM's blocks, by id."""
@@ -133,7 +134,7 @@ class PinLedger:
         taken = self._jobs.get(job)
         if taken is None:
             taken = self._jobs[job] = _Taken(self._ranks)
-        taken.parts.append((pins, (self._era, token_len)))
+        taken.parts.append((pins, (self.era, token_len)))
 
     def hold(self) -> None:
         """Take the references for what ``take`` was told of: once for all that a step adds to its jobs."""
@@ -183,7 +184,7 @@ class PinLedger:
 
     def _follow(self, pins: PinSet, held: _Held, span: Span) -> None:
         """A group's table has grown or changed since the run's last job."""
-        if span.first == held.first and span.ids.startswith(held.ids):
+        if span.ids.startswith(held.ids):
             new = span.real(after=len(held.ids) // 4)
             held.blocks += new
         else:
@@ -197,7 +198,7 @@ class PinLedger:
             known = {block.block_id for block in held.blocks}
             new = [block for block in span.real() if block.block_id not in known]
             held.blocks += new
-        held.first, held.ids = span.first, span.ids
+        held.ids = span.ids
         self._fresh += new
 
     def _free(self, blocks: list[Any]) -> None:

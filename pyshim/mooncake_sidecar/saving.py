@@ -16,10 +16,13 @@ from mooncake_sidecar.pins import NULL_BLOCK, PinLedger
 from mooncake_sidecar.states import StateRules
 from mooncake_sidecar.tables import NO_BLOCKS, BlockTable, BlockTables, Span
 from mooncake_sidecar.tails import BoundaryPut, TailPlanner
-from mooncake_sidecar.tracker import Entry, Tracker
+from mooncake_sidecar.tracker import Entry, LoadPlan, Tracker
 from mooncake_sidecar.wishes import MAX_TOKENS
 
 logger = logging.getLogger("vllm.mooncake_sidecar.saving")
+
+# Kinds of groups of which a hit is every chunk of its prefix.
+_WHOLE = frozenset(("full_attention", "mla_attention"))
 
 
 class Saver:
@@ -50,6 +53,7 @@ class Saver:
             (engine, 0 if store in geometry.mamba_groups else tokens)
             for store, (engine, tokens) in enumerate(zip(geometry.store_group_ids, geometry.block_tokens, strict=True))
         ]
+        self._whole = all(group.kind in _WHOLE for group in geometry.spec.groups)
         self._no_tables = [(0, b"")] * len(self._groups)
         self._planner = TailPlanner.of(geometry)
         self._store_group = {engine: store for store, engine in enumerate(geometry.store_group_ids)}
@@ -84,6 +88,16 @@ class Saver:
             self._pins.drop(self._batch.job)
         self._batch, self._ready, self._late = None, [], set()
 
+    def brought(self, plan: LoadPlan) -> tuple[int, int]:
+        """(era, tokens) that need not be offered once all of a load has succeeded: it came from there.
+
+        That holds for what the lookup found beside it too, in front of the load, where a hit is all chunks
+        of its prefix. A window's or a state's hit is only the last of them: the engine may have others.
+        """
+        if not plan.lasting or (plan.local_tokens and not self._whole):
+            return (0, 0)
+        return self._pins.era, plan.token_len // self._block * self._block
+
     def begin(self, entry: Entry, computed: int, prefill_end: int) -> None:
         """The request runs, for the first time or again.
 
@@ -95,6 +109,8 @@ class Saver:
         if entry.outdated or self._numbers.generation is None or not aligned:
             most = 0
         entry.tracker = Tracker(computed, prefill_end, MAX_TOKENS if most is None else most)
+        entry.tracker.pins.saved = entry.brought
+        entry.tracker.saved = self._pins.saved(entry.tracker.pins)
         if self._prefills:
             self._plan(entry)
         if self._prefills or self._decodes:

@@ -129,7 +129,15 @@ class SchedulerRole:
         external = min(hit.tokens, limit) - local_tokens
         if external <= 0:
             return 0, False
-        entry.load = LoadPlan(local_tokens, local_tokens + external, hit.tails, hit.tiers, hit.tokens, hit.hashes)
+        entry.load = LoadPlan(
+            local_tokens,
+            local_tokens + external,
+            hit.tails,
+            hit.tiers,
+            hit.tokens,
+            hit.lasting,
+            hit.hashes,
+        )
         return external, True
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
@@ -312,6 +320,7 @@ class SchedulerRole:
     def _load(self, entry: Entry) -> JobCommand:
         request, plan = entry.request, entry.load
         entry.load, entry.loading = None, True
+        entry.brought = self._saver.brought(plan)
         suspects = plan.tables[0][4 * (plan.local_tokens // self._block_tokens[0]) :] if self._by_block else b""
         job = self._numbers.take()
         frame = load_frame(
@@ -350,5 +359,7 @@ class SchedulerRole:
                 self._begin(entry, computed, request.num_tokens)
 
     def _begin(self, entry: Entry, computed: int, prefill_end: int) -> None:
+        if entry.failed or not entry.loading:
+            entry.brought = (0, 0)
         entry.failed = entry.loading = False
         self._saver.begin(entry, computed, prefill_end)

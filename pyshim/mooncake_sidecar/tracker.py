@@ -18,6 +18,8 @@ class LoadPlan:
     tiers: tuple[tuple[int, int], ...] = ()
     """The lookup's (tier, tokens) pairs, of the ``hit_tokens`` that it found."""
     hit_tokens: int = 0
+    lasting: bool = False
+    """What was found need not be offered again."""
     hashes: bytes = b""
     """The request's hashes as the lookup had them, back to back; may be empty."""
     armed: bool = False
@@ -76,6 +78,8 @@ class Entry:
     """A load of it failed: it is computed instead, lookups answer 0 until it has been scheduled."""
     loading: bool = False
     """A load of it was sent, and it has not been scheduled since."""
+    brought: tuple[int, int] = (0, 0)
+    """(era, tokens) that the ranks will all have saved when that load is over and none of it failed."""
     outdated: bool = False
     """It ran or loaded at a reset: until it is preempted it stands on blocks of before, and is not saved."""
     asked: bool = False

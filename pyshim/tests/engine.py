@@ -31,6 +31,7 @@ class StubLookup:
 
     def __init__(self):
         self.hits = {}
+        self.lasting = False
         self.asked = []
         self.resets = 0
         self.generation = 7
@@ -39,7 +40,7 @@ class StubLookup:
     def ask(self, request_id, num_tokens, hashes):
         self.asked.append((request_id, num_tokens, len(hashes)))
         tokens = self.hits.get(request_id, 0)
-        return None if tokens is None else Hit(tokens) if tokens else MISS
+        return None if tokens is None else Hit(tokens, lasting=self.lasting) if tokens else MISS
 
     def new_step(self):
         pass

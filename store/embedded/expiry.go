@@ -32,7 +32,7 @@ func (m *Master) Tick() bool {
 // sweepLocked looks at the next records for those whose time is up. In between
 // rounds it waits for the earliest deadline that the last one has seen.
 func (m *Master) sweepLocked(now time.Duration) bool {
-	if m.dated == 0 || m.sweepAt == 0 && !passed(now, m.nextDue) {
+	if m.dated.Load() == 0 || m.sweepAt == 0 && !passed(now, m.nextDue) {
 		return false
 	}
 	if m.sweepAt == 0 {
@@ -144,7 +144,7 @@ func (m *Master) countDatedLocked(expires uint32, by int) {
 	if expires == 0 {
 		return
 	}
-	m.dated += by
+	m.dated.Add(int64(by))
 	if by > 0 {
 		m.dueLocked(expires)
 	}

@@ -112,6 +112,38 @@ func TestTimeToLiveWhenTheClockIsSet(t *testing.T) {
 	}
 }
 
+// TestLasting: while one chunk has a deadline, whoever may find it is not told that
+// what it finds lasts.
+func TestLasting(t *testing.T) {
+	w := newWorld(t, 4<<20)
+	s := w.open(1, 1, 100, Declaration{})
+	ns := w.namespace(testSpec("m", 8192, 1))
+	lasting := func() bool {
+		view := w.m.View(ns.ID)
+		defer view.Close()
+		return view.Lasting()
+	}
+	w.storeAs(s, ns, PutOptions{}, 1)
+	if !lasting() {
+		t.Fatal("no chunk has a deadline")
+	}
+	w.storeAs(s, ns, PutOptions{TTL: 10 * time.Second}, 2)
+	if lasting() {
+		t.Fatal("a chunk has a deadline")
+	}
+	w.storeAs(s, ns, PutOptions{}, 2) // offered again, by who sets none
+	if !lasting() {
+		t.Fatal("no chunk has a deadline any more")
+	}
+	w.storeAs(s, ns, PutOptions{TTL: 10 * time.Second}, 3)
+	w.tick(11 * time.Second)
+	w.tick(time.Second)
+	if w.exists(ns, 3) || !lasting() {
+		t.Fatal("the chunk's time is up")
+	}
+	w.m.validate(t)
+}
+
 // TestLeaseKeepsWhatExpires: what a lookup has promised can be loaded.
 func TestLeaseKeepsWhatExpires(t *testing.T) {
 	w := newWorld(t, 4<<20)

@@ -112,9 +112,9 @@ type Master struct {
 
 	clock   storeClock
 	dropped time.Duration // how long the chunk that was dropped last had not been used
-	// dated counts the records with a deadline; sweepAt is where the sweep for
+	// dated counts the records with a deadline, and is read without the lock too; sweepAt is where the sweep for
 	// those that have passed goes on, nextDue the earliest seen since it began.
-	dated   int
+	dated   atomic.Int64
 	sweepAt uint32
 	nextDue uint32
 

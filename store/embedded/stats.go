@@ -97,7 +97,7 @@ func (m *Master) Stats() Stats {
 	}
 	s.Nodes = m.nodeStatsLocked()
 	s.UsedBytes, s.IdleBytes = m.alloc.used, m.alloc.idleBytes()
-	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, m.dated, m.draining
+	s.PinnedBytes, s.Expiring, s.Draining = m.pinned, int(m.dated.Load()), m.draining
 	s.Changes, s.Policy = m.feed.next, m.policy.Name()
 	s.Missed = m.misses.snapshot()
 	s.Recovered = m.recovered

@@ -53,8 +53,8 @@ func (m *Master) validateBooks(t fataler, resident int) {
 	}
 	check("namespace", m.books.namespaces, books.namespaces)
 	check("salt tag", m.books.tags, books.tags)
-	if pinned != m.pinned || dated != m.dated {
-		t.Fatalf("%d bytes pinned and %d records dated, counted %d and %d", pinned, dated, m.pinned, m.dated)
+	if pinned != m.pinned || int64(dated) != m.dated.Load() {
+		t.Fatalf("%d bytes pinned and %d records dated, counted %d and %d", pinned, dated, m.pinned, m.dated.Load())
 	}
 	m.validateOrder(t)
 	if m.policy.Len() != resident-kept {

@@ -36,6 +36,9 @@ func (m *Master) View(ns store.NamespaceID) *View {
 	return &View{m: m, ns: ns}
 }
 
+// Lasting tells whether no chunk of the store has a deadline.
+func (v *View) Lasting() bool { return v.m.dated.Load() == 0 }
+
 // Exists tells whether every shard of a chunk can be loaded. A chunk whose load
 // has failed is absent to the next lookup that meets it, and only to that one.
 func (v *View) Exists(group int, hash kv.Hash) kv.Existence {
