@@ -69,7 +69,7 @@ def main() -> int:
             # Ports of their own: an in-tree client may wait for ever for a server that has bound a path again.
             systems = {
                 "ours": rig.System("MooncakeSidecarConnector", "mooncake_sidecar.connector", model, case, options.cpu, lookup_rpc_port=10 + number,
-                                   runtime_dir=str(runtime), store_bytes="2GiB", cache_prefix=case.name, lookup_timeout_ms=1000),
+                                   runtime_dir=str(runtime), store_bytes="4GiB", cache_prefix=case.name, lookup_timeout_ms=1000),
                 "in_tree": rig.System("MooncakeStoreConnector", None, model, case, options.cpu, lookup_rpc_port=20 + number),
             }  # fmt: skip
             try:
@@ -118,16 +118,17 @@ class Measurement:
         gc.collect()
         gc.freeze()
         decode = self.steps(self.options.steps)
-        short_missed = [self.new(f"short-missed{i}", self.tokens(SHORT)) for i in range(self.options.short)]
-        short_found = [self.new(f"short-found{i}", tokens) for i, tokens in enumerate(stored_short)]
-        missed = [self.new(f"missed{i}", self.tokens(LONG)) for i in range(self.options.long)]
-        found = [self.new(f"found{i}", tokens) for i, tokens in enumerate(stored)]
+        short_missed = [self.new(f"short-missed{i}", self.tokens(SHORT))[0] for i in range(self.options.short)]
+        short_found = [self.new(f"short-found{i}", tokens, found=True)[0] for i, tokens in enumerate(stored_short)]
+        missed = [self.new(f"missed{i}", self.tokens(LONG))[0] for i in range(self.options.long)]
+        found, loaded = zip(*(self.new(f"found{i}", tokens, found=True) for i, tokens in enumerate(stored)), strict=True)
         gc.unfreeze()
         rows = [row("prefilling", prefill), row(f"{RUNNING} running", decode, TARGET_US)]
         for name, times in (("new 2k request, not found", short_missed), ("new 2k request, found", short_found)):
             rows.append(row(name, times))
         for name, times in (("new 128k request, not found", missed), ("new 128k request, found", found)):
             rows.append(row(name, times, {"scheduler": TARGET_US["new"]}))
+        rows.append(row("128k request, its load over", loaded))
         return rows
 
     def tokens(self, count: int) -> list[int]:
@@ -158,20 +159,30 @@ class Measurement:
             self.step()
             time.sleep(0.001)
 
-    def new(self, name: str, tokens: list[int]) -> dict:
-        """The step that admits one more request; it is ended afterwards."""
+    def new(self, name: str, tokens: list[int], found: bool = False) -> tuple[dict, dict]:
+        """The step that admits one more request, and the step that it first runs in; it is ended afterwards."""
         for system in self.systems.values():
             request = system.prepare(name, tokens, 100_000)
             for watch in system.times.values():
                 watch.take()
             system.add(request)
-        times = self.step()
-        while any(system.scheduler.requests[name].num_computed_tokens == 0 or name in waiting(system) for system in self.systems.values()):
-            self.step()
+        admitted = latest = self.step()
+        if found:  # a store that evicts would make other rows of these
+            for s, system in self.systems.items():
+                hit = system.scheduler.requests[name].num_computed_tokens
+                assert hit >= len(tokens) - 256, f"{s} found {hit} of {len(tokens)} tokens"
+        ran: dict = {}
+        while True:
+            for s, system in self.systems.items():
+                if s not in ran and system.scheduler.requests[name].num_computed_tokens and name not in waiting(system):
+                    ran[s] = latest[s]
+            if len(ran) == len(self.systems):
+                break
+            latest = self.step()
         for system in self.systems.values():
             system.abort(name)
         self.steps(3)
-        return times
+        return admitted, ran
 
 
 def come_to_rest() -> None:
