@@ -50,12 +50,16 @@ func (s span) has(i int) bool { return i >= s.from && i < s.end }
 func (s span) empty() bool    { return s.from >= s.end }
 
 // joined is both spans where the other one goes on, step by step, where this one
-// ends, else the other one.
+// ends. Else it is this one, unless that is empty: what was said to be there must be
+// there to the end of the lookup.
 func (s span) joined(other span, step int) span {
-	if other.from >= s.from && other.from-step < s.end {
+	switch {
+	case s.empty():
+		return other
+	case other.from >= s.from && other.from-step < s.end:
 		return span{s.from, max(s.end, other.end)}
 	}
-	return other
+	return s
 }
 
 // strideOf is how far the hashes of an engine's questions are to be apart, 0 where

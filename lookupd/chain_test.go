@@ -482,7 +482,7 @@ func TestChainsWhileTheStoreChanges(t *testing.T) {
 		}
 	}()
 	lengths := map[int]bool{}
-	for i := range 2000 {
+	for i := range 3000 {
 		got := r.ask(chainStride, 8001, hashes, "r")
 		hit, _, err := wire.ParseHit(got.hit)
 		if err != nil || hit < 16*lasting || hit > 16*most {

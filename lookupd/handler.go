@@ -69,7 +69,7 @@ func newHandler(cfg Config, e *engine) *handler {
 	return h
 }
 
-// ahead is what a view was told of one group.
+// ahead is what a view was told of one group, and what it has said of it.
 type ahead struct{ group, first, known, next int }
 
 // existence answers the coordinator's probes of the request at hand.
@@ -84,12 +84,21 @@ func (h *handler) existence(group, hashIndex int) kv.Existence {
 			hashes = h.chain.told(hashIndex)
 		}
 		told, present := h.view.Ahead(group, hashes, hashIndex)
-		a.first, a.known, a.next = hashIndex, hashIndex+present, hashIndex+told
+		if a.known != hashIndex {
+			a.first = hashIndex
+		}
+		a.known, a.next = hashIndex+present, hashIndex+told
 	}
 	if hashIndex >= a.first && hashIndex < a.known {
 		return kv.Present
 	}
-	return h.view.Exists(group, h.hashes.At(hashIndex))
+	found := h.view.Exists(group, h.hashes.At(hashIndex))
+	if found == kv.Present && hashIndex == a.known {
+		// Asked again, it is there: rules look at a hit's last chunk twice, and one that
+		// went in between must not cost what is before it.
+		a.known++
+	}
+	return found
 }
 
 // handle answers one request and does all that it asks for.

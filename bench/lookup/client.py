@@ -45,7 +45,7 @@ def main() -> None:
     clients = {(server, port): connect(base, port) for server, base in script["bases"].items() for port in ports}
     ways = [("vllm/" + server, {port: asked(clients[server, port]) for port in ports}) for server in script["bases"]]
     if script["channels"]:
-        ways.append(("shim/ours", {int(port): shim(fd) for port, fd in script["channels"].items()}))
+        ways.append(("shim/ours", {int(port): shim(fd, script["strides"][port]) for port, fd in script["channels"].items()}))
     taken = {way: {q[0]: [] for q in questions} for way, _ in ways}
     gc.disable()
     for turn in range(script["warm"] + script["rounds"]):
@@ -71,10 +71,10 @@ def asked(client: worker.LookupKeyClient):
     return ask
 
 
-def shim(descriptor: int):
-    """The shim's client on a channel that the daemon has the other end of."""
+def shim(descriptor: int, stride: int):
+    """The shim's client on a channel that the daemon has the other end of; ``stride`` is the daemon's."""
     client = LookupClient(10_000, asynchronous=False)
-    client.mark_up(Channel(socket.socket(fileno=descriptor)))
+    client.mark_up(Channel(socket.socket(fileno=descriptor)), stride)
 
     def ask(request: str, tokens: int, hashes: list[bytes]) -> tuple[int, int]:
         begin = time.perf_counter_ns()

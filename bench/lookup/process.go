@@ -142,6 +142,8 @@ type script struct {
 	PauseSeconds float64 `json:"pause_s"`
 	// Channels are the descriptors of our lookup channels, by port.
 	Channels map[int]int `json:"channels"`
+	// Strides are how sparse questions on them may be.
+	Strides map[int]int `json:"strides"`
 }
 
 // samples are nanoseconds by client and server, like vllm/ours, and question.

@@ -76,7 +76,7 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 
 	r := &Result{Asked: o.Asked, Others: o.Others, Scattered: o.Scattered}
 	if o.Python != "" {
-		if err := r.withInTree(ctx, o, dir, questions, served.channels); err != nil {
+		if err := r.withInTree(ctx, o, dir, questions, served); err != nil {
 			return nil, err
 		}
 	}
@@ -182,7 +182,7 @@ func socketPath(base string, port int) string {
 }
 
 // withInTree has vLLM's client ask both servers by turns, and our shim's ours.
-func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questions []question, channels map[int]*os.File) error {
+func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questions []question, served *served) error {
 	o.Progress("starting the in-tree server and storing its keys")
 	server, base, err := inTree(ctx, o.Python, o.Source, dir, questions[0].File, sizes)
 	if err != nil {
@@ -191,8 +191,8 @@ func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questio
 	defer server.stop()
 	o.Progress("asking both by turns with vLLM's client, ours with the shim's too")
 	taken, err := askFromPython(ctx, o.Python, o.Source, dir, &script{
-		Bases: map[string]string{ours: dir, theirs: base}, Questions: questions, Warm: 3, Rounds: o.Rounds, HashBytes: hashBytes,
-	}, channels)
+		Bases: map[string]string{ours: dir, theirs: base}, Questions: questions, Warm: 3, Rounds: o.Rounds, HashBytes: hashBytes, Strides: served.strides,
+	}, served.channels)
 	if err != nil {
 		return err
 	}

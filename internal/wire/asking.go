@@ -17,7 +17,7 @@ type Asking struct {
 	Hashes  []byte
 	HashLen int
 	ID      string
-	// Stride is what the server takes, 0: it wants all hashes.
+	// Stride is what the server takes, 0 (or less than chainEnds): it wants all hashes.
 	Stride int
 
 	more  []Run
@@ -27,7 +27,7 @@ type Asking struct {
 // Frames makes the frames of what to ask now.
 func (a *Asking) Frames(seq uint64) [][]byte {
 	n := len(a.Hashes) / max(a.HashLen, 1)
-	if a.whole = a.whole || a.Stride == 0 || n <= leastStrides*a.Stride || n > MaxChainHashes; a.whole {
+	if a.whole = a.whole || a.Stride < chainEnds || n <= leastStrides*a.Stride || n > MaxChainHashes; a.whole {
 		return EncodeLookup2(a.Tokens, a.HashLen, a.Hashes, a.ID, seq)
 	}
 	runs := append([]Run{{0, 1, chainEnds}, {a.Stride - 1, a.Stride, n / a.Stride}, {n - chainEnds, 1, chainEnds}}, a.more...)

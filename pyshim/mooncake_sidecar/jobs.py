@@ -105,19 +105,12 @@ def salt_tag(cache_salt: str | None) -> str:
     return hashlib.sha256(cache_salt.encode()).hexdigest()[:16] if cache_salt else ""
 
 
-def hash_blob(hashes: Sequence[bytes], count: int, joined: bytes = b"") -> tuple[int, bytes]:
-    """(length of one hash, the first ``count`` hashes back to back); (0, empty) without hashes.
-
-    Args:
-        joined: the beginning of ``hashes`` where it was put together before.
-    """
+def hash_blob(hashes: Sequence[bytes], count: int) -> tuple[int, bytes]:
+    """(length of one hash, the first ``count`` hashes back to back); (0, empty) without hashes."""
     if not hashes or count <= 0:
         return 0, b""
     count = min(count, len(hashes))
-    length = len(hashes[0])
-    if len(joined) >= count * length:
-        return length, joined[: count * length]
-    return length, b"".join(hashes[:count] if count < len(hashes) else hashes)
+    return len(hashes[0]), b"".join(hashes[:count] if count < len(hashes) else hashes)
 
 
 def load_frame(
@@ -130,7 +123,6 @@ def load_frame(
     tails: Sequence[tuple[int, int]],
     hash_tokens: int,
     wishes: msg.Controls | None = None,
-    hashes: bytes = b"",
 ) -> bytearray:
     """The frame of a load job.
 
@@ -138,10 +130,9 @@ def load_frame(
         token_len: length of the hit in tokens, of which ``local_tokens`` are in the engine.
         blocks: block table by store group, as ``block_bytes``.
         tails: the lookup's (store group, boundary tokens) pairs.
-        hashes: the request's first hashes as the lookup put them together, if it did.
     """
     reach = max([token_len, *(tokens for _, tokens in tails)])
-    hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens), hashes)
+    hash_len, blob = hash_blob(request.block_hashes, -(-reach // hash_tokens))
     return msg.frame(
         msg.LoadJob(
             job=job,

@@ -15,23 +15,23 @@ from dataclasses import dataclass, field
 
 from mooncake_sidecar.channel import MAX_FRAMES, NO, YES, Channel, ChannelError, pack_message
 from mooncake_sidecar.ids import wire_id
+from mooncake_sidecar.question import Question, usable_stride
 
 logger = logging.getLogger("vllm.mooncake_sidecar.lookup")
 
-_TAG = b"lookup2"
 _U32, _U64 = struct.Struct(">I"), struct.Struct(">Q")
-# A question as pack_message makes it, up to its hashes, and the last frame: each frame behind its length.
-_HEAD = struct.Struct(f">II{len(_TAG)}sIIIHI")
-_SEQUENCE = struct.Struct(">IQ")
 _PAIR = struct.Struct(">II")
 _TRAILER = struct.Struct(">QB")
 _TIER = struct.Struct(">BI")
 _MAX_TIERS = 16
-_PENDING, _LASTING = 1, 8
+_PENDING, _MORE, _SHOW, _LASTING = 1, 2, 4, 8
 _SEGMENT_SHIFT = 32
 """A generation's upper bits name the segment that it is of."""
 _MAX_TAILS = 64
 _MAX_RELEASES = 1 << 16
+_MAX_UNSHOWN = 64
+_SHOWN_A_STEP = 1 << 14
+"""Hashes that are shown in one step, about: what is left of them waits for the next."""
 ASYNC_DEADLINE_S = 1.0
 _WAIT_SHARE = 0.4
 """A step begins no lookup when it has waited for this part of the deadline: lookupd may take half of it for each."""
@@ -50,8 +50,6 @@ class Hit:
     """The hit by tier, as (tier, tokens) from its first token on; empty: all in host memory."""
     lasting: bool = field(default=False, compare=False)
     """All of it is in memory and has no deadline: to offer it for storing again would change nothing."""
-    hashes: bytes = field(default=b"", compare=False, repr=False)
-    """The hashes that were asked about, back to back, so that a load need not put them together again."""
 
 
 MISS = Hit(0)
@@ -68,11 +66,10 @@ class LookupCounters:
     malformed: int = 0
 
 
-def decode_answer(payload: bytes, tiers: bytes = b"", hashes: bytes = b"", lasting: bool = False) -> Hit:
+def decode_answer(payload: bytes, tiers: bytes = b"", lasting: bool = False) -> Hit:
     """Parse the in-tree reply: u32 tokens, then (u32 group, u32 tokens) pairs; and what follows the status's flags.
 
     Args:
-        hashes: those that were asked about.
         lasting: what a flag of the status says.
 
     Raises:
@@ -87,7 +84,6 @@ def decode_answer(payload: bytes, tiers: bytes = b"", hashes: bytes = b"", lasti
         tuple(_PAIR.iter_unpack(payload[4:])),
         tuple(_TIER.iter_unpack(tiers)),
         lasting,
-        hashes,
     )
 
 
@@ -99,12 +95,11 @@ def _is_reset(frames: list[bytes]) -> bool:
 @dataclass(slots=True)
 class _Asked:
     sequence: int
-    tokens: int
+    question: Question
     began: float
     """When the request was first asked about."""
     asked: float
     """When this question was sent."""
-    hashes: bytes
     hit: Hit | None = None
     again: bool = False
     """It was answered with pending."""
@@ -130,8 +125,14 @@ class LookupClient:
         self._asynchronous = asynchronous
         self._channel: Channel | None = None
         self._handover = threading.Lock()
-        self._offered: Channel | None = None
-        """Answers pings, and was not taken by the scheduler's thread yet; guarded by ``_handover``."""
+        self._offered: tuple[Channel, int] | None = None
+        """Answers pings, and was not taken by the scheduler's thread yet; with its stride. Guarded by ``_handover``."""
+        self._stride = 0
+        """How few hashes the channel's server needs to be given, see ``Question``."""
+        self._unshown: deque[Question] = deque(maxlen=_MAX_UNSHOWN)
+        """What the server wants to see, of the steps before."""
+        self._answered_now: list[Question] = []
+        """What it wants to see of this step: these requests are waited for."""
         self._releases: deque[str] = deque(maxlen=_MAX_RELEASES)
         self._up = threading.Event()
         self.on_down = lambda: None
@@ -154,12 +155,16 @@ class LookupClient:
         """Whether lookups are asked at all."""
         return self._up.is_set()
 
-    def mark_up(self, channel: Channel) -> None:
-        """From the background thread: the server has answered a ping on ``channel``, which is the client's now."""
+    def mark_up(self, channel: Channel, stride: int = 0) -> None:
+        """From the background thread: the server has answered a ping on ``channel``, which is the client's now.
+
+        Args:
+            stride: the server's ``lookup_stride``.
+        """
         with self._handover:
-            stale, self._offered = self._offered, channel
+            stale, self._offered = self._offered, (channel, usable_stride(stride))
         if stale is not None:
-            stale.close()
+            stale[0].close()
         self._up.set()
 
     def heard(self, generation: int) -> None:
@@ -198,6 +203,11 @@ class LookupClient:
     def new_step(self) -> None:
         """The scheduler's step is over: the next one may wait again."""
         self._waited_s = 0.0
+        if self._unshown:
+            self._show()
+        if self._answered_now:
+            self._unshown.extend(self._answered_now)
+            self._answered_now.clear()
 
     def discard(self, request_id: str) -> None:
         """Forget a request that has ended."""
@@ -261,7 +271,7 @@ class LookupClient:
         if fresh is not None:
             # After an outage always a new one: what was asked on the old one is lost.
             self._drop_channel()
-            self._channel = fresh
+            self._channel, self._stride = fresh
 
     def _drop_channel(self) -> None:
         if self._channel is not None:
@@ -270,32 +280,39 @@ class LookupClient:
         self._asked.clear()
         self._by_sequence.clear()
         self._underway.clear()
+        self._unshown.clear()
+        self._answered_now.clear()
 
     def _send_releases(self, channel: Channel) -> None:
         while self._releases:
             batch = [self._releases.popleft() for _ in range(min(len(self._releases), MAX_FRAMES - 1))]
             channel.send(pack_message([b"release", *(name.encode() for name in batch)]))
 
-    def _send(
-        self, channel: Channel, request_id: str, num_tokens: int, hashes: Sequence[bytes], began: float, asked: float
-    ) -> _Asked:
+    def _show(self) -> None:
+        """Show the server what it wants to see of requests that are not waited for any more."""
+        hashes = 0
+        try:
+            while self._unshown and hashes < _SHOWN_A_STEP:
+                question = self._unshown.popleft()
+                hashes += len(question)
+                self._open().send(question.shown())
+        except ChannelError as error:
+            self._fail(f"showing a lookup failed: {error}")
+
+    def _send(self, channel: Channel, request_id: str, question: Question, began: float, asked: float) -> _Asked:
         self._forget(request_id)
-        self._sequence += 1
         self.counters.lookups += 1
-        blob = b"".join(hashes)
-        name = wire_id(request_id).encode()
-        entry = _Asked(self._sequence, num_tokens, began, asked, blob)
-        body = _HEAD.size - _U32.size + len(blob) + _U32.size + len(name) + _SEQUENCE.size
-        hash_len = len(hashes[0]) if hashes else 0
-        channel.send(
-            _HEAD.pack(body, len(_TAG), _TAG, 4, num_tokens, 2, hash_len, len(blob)),
-            blob,
-            b"".join((_U32.pack(len(name)), name, _SEQUENCE.pack(_U64.size, self._sequence))),
-        )
-        self._asked[request_id] = entry
-        self._by_sequence[self._sequence] = request_id
-        self._underway.append(self._sequence)
+        entry = self._asked[request_id] = _Asked(0, question, began, asked)
+        self._send_question(channel, request_id, entry)
         return entry
+
+    def _send_question(self, channel: Channel, request_id: str, entry: _Asked) -> None:
+        """Send what its question asks now."""
+        self._by_sequence.pop(entry.sequence, None)
+        self._sequence = entry.sequence = self._sequence + 1
+        channel.send(*entry.question.message(entry.sequence))
+        self._by_sequence[entry.sequence] = request_id
+        self._underway.append(entry.sequence)
 
     def _wait(self, request_id: str, num_tokens: int, hashes: Sequence[bytes]) -> Hit:
         began = self._clock()
@@ -303,7 +320,8 @@ class LookupClient:
         deadline = began + self._timeout_s - self._waited_s
         try:
             channel = self._open()
-            entry = self._send(channel, request_id, num_tokens, hashes, began, began)
+            question = Question(request_id, num_tokens, hashes, self._stride)
+            entry = self._send(channel, request_id, question, began, began)
             while entry.hit is None and not entry.again:
                 left = deadline - self._clock()
                 if left <= 0:
@@ -321,7 +339,8 @@ class LookupClient:
         channel = self._open()
         entry = self._asked.get(request_id)
         if entry is None:
-            self._send(channel, request_id, num_tokens, hashes, now, now)
+            # With all hashes: nobody waits for it, and asking again would take a step.
+            self._send(channel, request_id, Question(request_id, num_tokens, hashes), now, now)
             return None
         self._drain(channel)
         if entry.hit is not None:
@@ -331,7 +350,7 @@ class LookupClient:
             # The server lives, the answer is only far away. Steps may be long: it is
             # given up when a question of after the deadline was answered so.
             if entry.asked < entry.began + ASYNC_DEADLINE_S:
-                self._send(channel, request_id, num_tokens, hashes, entry.began, now)
+                self._send(channel, request_id, entry.question, entry.began, now)
                 return None
             self._late(entry)
             self._forget(request_id)
@@ -344,11 +363,11 @@ class LookupClient:
 
     def _late(self, entry: _Asked) -> None:
         self.counters.timeouts += 1
-        self._record(self._clock() - entry.began, entry.tokens, False)
+        self._record(self._clock() - entry.began, entry.question.tokens, False)
 
     def _answered(self, entry: _Asked, hit: Hit, well: bool) -> None:
         entry.hit = hit
-        self._record(self._clock() - entry.began, entry.tokens, well)
+        self._record(self._clock() - entry.began, entry.question.tokens, well)
 
     def _drain(self, channel: Channel, seconds: float = 0.0) -> None:
         """Take in every answer that has come, or comes in that time; answers nobody waits for are dropped."""
@@ -370,8 +389,14 @@ class LookupClient:
                 entry.again = True
                 continue
             try:
+                if flags & _MORE:
+                    entry.question.widen(frames[0])
+                    self._send_question(channel, self._by_sequence[sequence], entry)
+                    continue
                 tiers, lasting = frames[1][_TRAILER.size :], bool(flags & _LASTING)
-                self._answered(entry, decode_answer(frames[0], tiers, entry.hashes, lasting), True)
+                self._answered(entry, decode_answer(frames[0], tiers, lasting), True)
+                if flags & _SHOW and entry.question.sparse:
+                    self._answered_now.append(entry.question)
             except ValueError:
                 self.counters.malformed += 1
                 self._answered(entry, MISS, False)

@@ -221,6 +221,7 @@ class Registered(_Message, tag="registered"):
     lookup_path: str = ""
     store_ready: bool = False
     generation: int | None = None
+    lookup_stride: int = 0
     events_endpoint: str = ""
     events_replay: str = ""
     events_topic: str = ""

@@ -57,6 +57,7 @@ class Registrar:
         self.on_registered: Callable[[msg.Registered], None] = lambda _: None
         """Called in the thread with what lookupd answered, before the session is in use."""
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._stride = 0
         self._stop = threading.Event()
         self.first_attempt = threading.Event()
         self._thread = threading.Thread(target=self._run, name="mooncake-sidecar", daemon=True)
@@ -140,6 +141,7 @@ class Registrar:
         except BaseException:
             session.close()
             raise
+        self._stride = answer.lookup_stride
         if answer.generation is not None:
             self._client.heard(answer.generation)
         return session, answer.lookup_path or path
@@ -165,7 +167,7 @@ class Registrar:
                 if not self._client.up:
                     opened, answered = _ping(session, opened)
                     if answered:
-                        self._client.mark_up(opened)
+                        self._client.mark_up(opened, self._stride)
                         opened = None
                         self.first_attempt.set()
                         pause = FIRST_PAUSE_S

@@ -136,7 +136,6 @@ class SchedulerRole:
             hit.tiers,
             hit.tokens,
             hit.lasting,
-            hit.hashes,
         )
         return external, True
 
@@ -333,7 +332,6 @@ class SchedulerRole:
             plan.tails,
             self._hash,
             entry.wishes.controls(),
-            plan.hashes,
         )
         return JobCommand(job, request.request_id, frame, suspects)
 

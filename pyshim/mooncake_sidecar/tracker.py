@@ -20,8 +20,6 @@ class LoadPlan:
     hit_tokens: int = 0
     lasting: bool = False
     """What was found need not be offered again."""
-    hashes: bytes = b""
-    """The request's hashes as the lookup had them, back to back; may be empty."""
     armed: bool = False
     """vLLM has allocated the blocks; the job goes out with this step."""
     tables: list[bytes] = field(default_factory=list)

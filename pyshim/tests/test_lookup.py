@@ -13,7 +13,6 @@ import pytest
 from mooncake_sidecar import lookup as lookup_module
 from mooncake_sidecar.channel import MAX_FRAMES, YES, Channel, ChannelError, pack_message, split_message
 from mooncake_sidecar.frames import FrameReader
-from mooncake_sidecar.jobs import hash_blob
 from mooncake_sidecar.lookup import MISS, Hit, LookupClient, decode_answer
 
 
@@ -474,17 +473,6 @@ def pieces(message):
 
 class Raw(bytes):
     """Sent as it is."""
-
-
-def test_a_hit_carries_the_hashes_that_a_load_needs(serve):
-    client, server = serve(lambda f: [[struct.pack(">I", 64), trailer(f)]])
-    hit = client.ask("a", 70, HASHES)
-    assert hit.hashes == b"".join(HASHES) == server.seen[0][3]
-    rng = random.Random(7)
-    for _ in range(300):
-        count = rng.randrange(-1, 6)
-        joined = b"".join(HASHES[: rng.randrange(5)])
-        assert hash_blob(HASHES, count, joined) == hash_blob(HASHES, count)
 
 
 def test_signals_do_not_make_a_wait_longer(serve):
