@@ -154,6 +154,9 @@ func (c *chain) next(i int, known bool) int {
 // reach finds out the hashes before the next chunk of the group that is known, down
 // to one that is. It reports whether the one at i is among them.
 func (c *chain) reach(view View, i int) bool {
+	if c.step == 0 {
+		return false // whoever asks was told so
+	}
 	at := c.next(i, true)
 	for at < c.n && (at+1)%c.step != 0 {
 		at = c.next(at+1, true)

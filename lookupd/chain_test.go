@@ -412,6 +412,22 @@ func TestChainQuestions(t *testing.T) {
 	}
 }
 
+// TestChainsOfNoGroup: a client that names few hashes though it was told not to is
+// asked for the others.
+func TestChainsOfNoGroup(t *testing.T) {
+	s := chainSpecs()["window first"]
+	r := newChainRig(t, &s, nil)
+	hashes := chainOf(32, branch(500, 0, 1)...)
+	for _, items := range chunksOf(&s, hashes) {
+		r.put(1, 0, items...)
+	}
+	got := r.ask(chainStride, 8001, hashes, "r")
+	if hit, _, err := wire.ParseHit(got.hit); err != nil || hit != 8000 || r.h.counters.snapshot().Errors[ReasonPanic] != 0 {
+		t.Errorf("a hit of %d, %v, %+v", hit, err, r.h.counters.snapshot())
+	}
+	r.wantAsked(wire.TagLookup3, wire.TagLookup3, wire.TagLookup2)
+}
+
 // TestChainsThatMustBeAsked: what a cluster has to be asked for is asked for with
 // all of the hashes.
 func TestChainsThatMustBeAsked(t *testing.T) {
