@@ -51,8 +51,8 @@ func NewDecoder() *Decoder { return &Decoder{texts: map[string]string{}} }
 // Batch.Doubtful. A batch that is none at all, or too large, is ErrMalformed, and nothing
 // of it is returned.
 //
-// The batch is the caller's until the next call, which fills it anew; ExtraKeys are
-// views of data.
+// The batch is the caller's until the next call, which fills it anew; ExtraKeys and
+// object keys are views of data.
 func (d *Decoder) Decode(data []byte) (batch *Batch, refused int, err error) {
 	if len(data) > MaxBatchBytes {
 		return nil, 0, malformed("%d bytes; at most %d", len(data), MaxBatchBytes)
@@ -128,10 +128,10 @@ func (d *Decoder) events(c *cursor) (refused int, err error) {
 func (d *Decoder) shrink() {
 	for _, slot := range d.stored[:min(d.used.stored, keptEvents)] {
 		slot.event.Hashes, slot.event.TokenIDs = kept(slot.event.Hashes, keptHashes), kept(slot.event.TokenIDs, keptTokens)
-		slot.event.ExtraKeys = nil // of the batch's bytes
+		slot.event.ExtraKeys, slot.event.ObjectKey = nil, nil // of the batch's bytes
 	}
 	for _, slot := range d.removed[:min(d.used.removed, keptEvents)] {
-		slot.event.Hashes = kept(slot.event.Hashes, keptHashes)
+		slot.event.Hashes, slot.event.ObjectKey = kept(slot.event.Hashes, keptHashes), nil
 	}
 	if len(d.stored) > keptEvents {
 		d.stored = slices.Clone(d.stored[:keptEvents])
@@ -208,7 +208,7 @@ func (d *Decoder) storedEvent(f *fields) Event {
 	*s = BlockStored{
 		Hashes: append(s.Hashes[:0], f.hashes...), TokenIDs: append(s.TokenIDs[:0], f.tokens...), BlockSize: f.blockSize,
 		Medium: d.text(f.medium), LoraName: d.text(f.lora), SpecKind: d.text(f.spec), Window: f.window,
-		Tenant: d.text(f.tenant), Backend: d.text(f.backend), ExtraKeys: f.extra, HasExtraKeys: f.extra != nil,
+		Tenant: d.text(f.tenant), Backend: d.text(f.backend), ObjectKey: f.object, ExtraKeys: f.extra, HasExtraKeys: f.extra != nil,
 	}
 	if len(s.TokenIDs) == 0 {
 		s.TokenIDs = nil
@@ -238,7 +238,7 @@ func (d *Decoder) removedEvent(f *fields) Event {
 	slot := d.removed[d.used.removed]
 	d.used.removed++
 	r := &slot.event
-	*r = BlockRemoved{Hashes: append(r.Hashes[:0], f.hashes...), Medium: d.text(f.medium), Tenant: d.text(f.tenant), Backend: d.text(f.backend)}
+	*r = BlockRemoved{Hashes: append(r.Hashes[:0], f.hashes...), Medium: d.text(f.medium), Tenant: d.text(f.tenant), Backend: d.text(f.backend), ObjectKey: f.object}
 	if f.set.has(fieldGroup) {
 		slot.group, r.Group = f.group, &slot.group
 	}

@@ -44,11 +44,12 @@ func TestDecodesWhatOthersWrite(t *testing.T) {
 				},
 				object{"event_type": "removed", "type": "BlockRemoved", "block_hashes": []any{int64(-2)}, "seq_hashes": []any{^uint64(1)}, "medium": "disk", "tenant_id": "t", "backend_id": "store-1"},
 				object{"event_type": "stored", "seq_hashes": []any{}},
+				object{"event_type": "removed", "medium": "cpu", "object_key": "l", "seq_hashes": []any{}},
 			}, 0},
 			&Batch{Time: 1790000000.25, Rank: ptr(0), Events: []Event{
-				&BlockStored{Hashes: []Hash{1<<63 + 5}, Medium: "cpu", Tenant: "t", Backend: "store-1"},
+				&BlockStored{Hashes: []Hash{1<<63 + 5}, Medium: "cpu", Tenant: "t", Backend: "store-1", ObjectKey: []byte("k")},
 				&BlockRemoved{Hashes: []Hash{^Hash(1)}, Medium: "disk", Tenant: "t", Backend: "store-1"},
-				&BlockStored{},
+				&BlockStored{}, &BlockRemoved{Medium: "cpu", ObjectKey: []byte("l")},
 			}},
 		},
 		"SGLang: arrays with signed hashes": {

@@ -70,7 +70,9 @@ type BlockStored struct {
 	HasExtraKeys bool
 	ExtraKeys    []byte
 	// Tenant and Backend are named by a store that serves several: Mooncake's master.
+	// ObjectKey is the name of what it holds, which it may tell in place of hashes.
 	Tenant, Backend string
+	ObjectKey       []byte
 }
 
 // BlockRemoved says that blocks, or one copy of them, are held no more.
@@ -78,8 +80,9 @@ type BlockRemoved struct {
 	Hashes []Hash
 	Medium string
 	Group  *int
-	// Tenant and Backend are named by a store that serves several.
+	// Tenant, Backend and ObjectKey as in BlockStored.
 	Tenant, Backend string
+	ObjectKey       []byte
 }
 
 // AllBlocksCleared says that nothing of what the publisher has told of is held any

@@ -18,7 +18,7 @@ type fields struct {
 	loraID    int64
 	group     int
 	window    int
-	medium, lora, spec, tenant, backend,
+	medium, lora, spec, tenant, backend, object,
 	extra []byte // views; extra is a whole value
 }
 
@@ -192,6 +192,8 @@ func (f *fields) readScalar(c *cursor, name string) bool {
 		text = &f.tenant
 	case "backend_id":
 		text = &f.backend
+	case "object_key":
+		text = &f.object
 	case "lora_id":
 		if !c.null() {
 			bits, _ := c.number()
