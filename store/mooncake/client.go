@@ -48,6 +48,7 @@ type Client struct {
 	closed     bool
 	namespaces []*namespace // by id - 1
 	byDigest   map[[32]byte]store.NamespaceID
+	named      named
 	owed       owed
 	breaker    breaker
 	fullUntil  time.Time
@@ -86,7 +87,7 @@ func NewClient(cfg ClientOptions) *Client {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Client{cfg: cfg, byDigest: map[[32]byte]store.NamespaceID{}, owed: owed{keys: map[string]*namespace{}}}
+	return &Client{cfg: cfg, byDigest: map[[32]byte]store.NamespaceID{}, named: named{}, owed: owed{keys: map[string]*namespace{}}}
 }
 
 // Close refuses further calls and waits for the transfers under way, which the
@@ -125,6 +126,7 @@ func (c *Client) OpenNamespace(ctx context.Context, spec *kv.NamespaceSpec) (sto
 		id = store.NamespaceID(len(c.namespaces) + 1)
 		c.namespaces = append(c.namespaces, &namespace{id: id, spec: spec, keys: keys})
 		c.byDigest[digest] = id
+		c.named.add(c.namespaces[id-1])
 	}
 	return store.Namespace{ID: id, ResetEpoch: c.namespaces[id-1].resets}, nil
 }

@@ -1,10 +1,12 @@
 package mooncake
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
 )
 
 // Keyspace is how the chunks of one namespace are named in the cluster.
@@ -57,4 +59,66 @@ func (k *Keyspace) check(spec *kv.NamespaceSpec) error {
 		}
 	}
 	return CheckPrefix(k.Scope)
+}
+
+// splitKey divides an object's key into a prefix and a hash, as kv.PoolKey joins them.
+// False: it is no key of a chunk's.
+func splitKey(key []byte) (prefix []byte, hash kv.Hash, hashBytes int, ok bool) {
+	at := bytes.LastIndexByte(key, '@')
+	digits := key[at+1:]
+	if at < 0 || len(digits) == 0 || len(digits) > 2*len(hash) || bytes.ContainsAny(digits, "ABCDEF") { // they are written small
+		return nil, hash, 0, false
+	}
+	if hashBytes, err := hex.Decode(hash[:], digits); err == nil {
+		return key[:at], hash, hashBytes, true
+	}
+	return nil, hash, 0, false
+}
+
+// named says of which shards of which namespaces a prefix is: with the in-tree
+// connector's keys several namespaces may have it in common.
+type named map[string][]shardName
+
+type shardName struct {
+	ns           *namespace
+	group, shard uint32
+}
+
+// add adds the prefixes of a namespace.
+func (n named) add(ns *namespace) {
+	for group, prefixes := range ns.keys.Prefixes {
+		for shard, prefix := range prefixes {
+			n[prefix] = append(n[prefix], shardName{ns, uint32(group), uint32(shard)})
+		}
+	}
+}
+
+// Named is the shard of a chunk that has a key.
+type Named struct {
+	Namespace    store.Namespace
+	Group, Shard uint32
+	Hash         kv.Hash
+	// Denied: it is not to be used, see Client.Owe and Client.Soil.
+	Denied bool
+}
+
+// Named appends the shards that have a key, of the namespaces that are open.
+func (c *Client) Named(dst []Named, key []byte) []Named {
+	prefix, hash, hashBytes, ok := splitKey(key)
+	if !ok {
+		return dst
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.named[string(prefix)] {
+		if of.ns.spec.HashBytes != hashBytes {
+			continue
+		}
+		chunk := store.ChunkKey{Group: of.group, Hash: hash}
+		dst = append(dst, Named{
+			Namespace: store.Namespace{ID: of.ns.id, ResetEpoch: of.ns.resets}, Group: of.group, Shard: of.shard, Hash: hash,
+			Denied: c.anyDeniedLocked(of.ns, &chunk),
+		})
+	}
+	return dst
 }

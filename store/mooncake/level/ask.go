@@ -136,12 +136,12 @@ func (l *Level) noteAnswers(s *space, chunks []store.ChunkKey, parts []mooncake.
 		// asked.
 		switch {
 		case e == kv.Absent:
-			l.note(s, chunks[i].Group, &chunks[i].Hash, absent)
+			l.noteMissed(s, chunks[i].Group, &chunks[i].Hash, begun)
 		case e != kv.Present || took >= l.opts.Lease/4:
 		case i < len(parts) && parts[i] != (mooncake.Part{}):
-			l.note(s, chunks[i].Group, &chunks[i].Hash, concluded)
+			l.noteThere(s, chunks[i].Group, &chunks[i].Hash, concluded, begun)
 		default:
-			l.note(s, chunks[i].Group, &chunks[i].Hash, present)
+			l.noteThere(s, chunks[i].Group, &chunks[i].Hash, present, begun)
 		}
 	}
 	if err != nil {

@@ -10,6 +10,10 @@
 // second. What is not known is Unknown, and whoever wants to know calls Ask. A
 // cluster that does not answer has nothing.
 //
+// A master may publish events of what is stored and removed (Hear). What they tell is known
+// (told) for longer than an answer, and is a hint as that is: see told for what is done with
+// a master that does not tell all.
+//
 // # Puts and gets
 //
 // A chunk is all of its shards: it counts as stored when all are, and arrives when

@@ -2,6 +2,7 @@ package level
 
 import (
 	"context"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store/disk"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
@@ -81,26 +82,27 @@ func (l *Level) get(ctx context.Context, batch []*fetching) {
 	}
 	for at, f := 0, 0; f < len(batch); f++ {
 		to := at + len(batch[f].shards)
-		l.answer(batch[f], shards[at:to], whole[at:to], err)
+		l.answer(batch[f], shards[at:to], whole[at:to], begun, err)
 		at = to
 	}
 }
 
-// answer ends a chunk's get.
-func (l *Level) answer(f *fetching, shards []mooncake.Shard, whole []bool, err error) {
+// answer ends a chunk's get, which began then.
+func (l *Level) answer(f *fetching, shards []mooncake.Shard, whole []bool, begun time.Time, err error) {
 	chunk := &disk.Chunk{Key: f.key, ShardBytes: uint32(shards[0].At.Bytes)}
 	for i := range shards {
 		chunk.Checksums = append(chunk.Checksums, shards[i].Sum)
 		if err == nil && !whole[i] {
 			err = errLost
 			l.doubt(f.space)
+			l.missedTold(f.space, uint32(f.key.Group), &f.key.Hash, begun)
 		}
 	}
 	if err == nil && l.spaceOf(f.key.Namespace) != f.space {
 		err = errVoid
 	}
 	if err == nil {
-		l.note(f.space, uint32(f.key.Group), &f.key.Hash, present)
+		l.noteThere(f.space, uint32(f.key.Group), &f.key.Hash, present, begun)
 	}
 	l.finishGet(f, chunk, err)
 }

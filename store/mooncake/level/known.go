@@ -59,7 +59,9 @@ const scramble = 0x9E3779B97F4A7C15
 
 func mixOf(digest uint64) uint64 { return bits.RotateLeft64(digest*scramble, 29) }
 
-func (k *known) lineOf(digest uint64) *line { return &k.lines[(digest*scramble)>>k.shift] }
+func (k *known) lineAt(digest uint64) int { return int((digest * scramble) >> k.shift) }
+
+func (k *known) lineOf(digest uint64) *line { return &k.lines[k.lineAt(digest)] }
 
 // find returns what is known of a chunk at a time; ok is false when nothing is.
 func (k *known) find(digest uint64, nowMS int64) (said verdict, ok bool) {
@@ -80,10 +82,13 @@ func (k *known) find(digest uint64, nowMS int64) (said verdict, ok bool) {
 func (k *known) forget() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.forgetLocked()
+}
+
+func (k *known) forgetLocked() {
 	for i := range k.lines {
 		for j := range k.lines[i] {
-			k.lines[i][j].digest.Store(0)
-			k.lines[i][j].verdict.Store(0)
+			k.dropLocked(i, j)
 		}
 	}
 }
@@ -92,14 +97,26 @@ func (k *known) forget() {
 func (k *known) put(digest uint64, said verdict, nowMS, untilMS int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	l := k.lineOf(digest)
-	at, worst := 0, int64(1)<<62
+	k.putLocked(digest, said, nowMS, untilMS)
+}
+
+func (k *known) putLocked(digest uint64, said verdict, nowMS, untilMS int64) {
+	line, i, _ := k.slotLocked(digest, nowMS)
+	v := uint64(untilMS)<<verdictBits | uint64(said)
+	k.lines[line][i].digest.Store(digest)
+	k.lines[line][i].verdict.Store(v ^ mixOf(digest))
+}
+
+// slotLocked returns where a chunk is noted, or, with ok false, is to be: in place of
+// what is worth least.
+func (k *known) slotLocked(digest uint64, nowMS int64) (line, i int, ok bool) {
+	line = k.lineAt(digest)
+	l, at, worst := &k.lines[line], 0, int64(1)<<62
 	for i := range l {
 		d := l[i].digest.Load()
 		until := int64((l[i].verdict.Load() ^ mixOf(d)) >> verdictBits)
 		if d == digest {
-			at = i
-			break
+			return line, i, true
 		}
 		if until <= nowMS || l[i].verdict.Load() == 0 {
 			until = 0
@@ -108,7 +125,21 @@ func (k *known) put(digest uint64, said verdict, nowMS, untilMS int64) {
 			at, worst = i, until
 		}
 	}
-	v := uint64(untilMS)<<verdictBits | uint64(said)
-	l[at].digest.Store(digest)
-	l[at].verdict.Store(v ^ mixOf(digest))
+	return line, at, false
+}
+
+// dropLocked forgets what is noted at a place.
+func (k *known) dropLocked(line, i int) {
+	k.lines[line][i].digest.Store(0)
+	k.lines[line][i].verdict.Store(0)
+}
+
+// dropThere forgets a chunk that is said to be there.
+func (k *known) dropThere(digest uint64, nowMS int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if said, ok := k.find(digest, nowMS); ok && said.there() {
+		line, i, _ := k.slotLocked(digest, nowMS)
+		k.dropLocked(line, i)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
 	"github.com/mooncake-sidecar/sidecar/store/disk"
@@ -20,14 +21,21 @@ type Level struct {
 	client *mooncake.Client
 	opts   Options
 	known  *known
+	// told is what events have said; nil: nobody tells.
+	told   *told
+	events events
 	// usable is false while the cluster does not answer, as far as Run has seen.
 	usable atomic.Bool
 	// turns counts sparse questions, see turnOf.
 	turns [256]atomic.Uint32
 	// eras counts how often it began to be usable.
 	eras atomic.Uint32
+	// beatMS is when the cluster was last seen to have what it had before.
+	beatMS atomic.Int64
 	// spaces are the namespaces by digest; values are replaced, not changed.
 	spaces sync.Map // [32]byte -> *space
+	// digests are the namespaces' by the client's number of them.
+	digests sync.Map // store.NamespaceID -> [32]byte
 
 	mu       sync.Mutex
 	puts     queue[*putting]
@@ -63,6 +71,10 @@ func New(opts Options) *Level {
 	l := &Level{
 		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks, max(opts.Lease, opts.Absent)), begun: opts.Now(),
 		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters), renewals: newQueue[*renewing](1),
+	}
+	if opts.Events {
+		l.told = newTold(opts.ToldChunks, opts.Lease)
+		l.events.decoder = kvevents.NewDecoder()
 	}
 	l.readNotes()
 	return l
@@ -125,6 +137,9 @@ func (l *Level) tellLeft(s *space) {
 func (l *Level) setSpace(digest [32]byte, s *space) {
 	l.plant(digest, s)
 	l.spaces.Store(digest, s)
+	if s.name != (store.Namespace{}) {
+		l.digests.Store(s.name.ID, digest)
+	}
 }
 
 // replaceSpace does so if old is the one yet.
@@ -175,7 +190,9 @@ func (l *Level) Era() uint8 {
 }
 
 // nowMS does not jump with the wall clock.
-func (l *Level) nowMS() int64 { return l.opts.Now().Sub(l.begun).Milliseconds() }
+func (l *Level) nowMS() int64 { return l.msOf(l.opts.Now()) }
+
+func (l *Level) msOf(t time.Time) int64 { return t.Sub(l.begun).Milliseconds() }
 
 // note remembers of a chunk whether it is there.
 func (l *Level) note(s *space, group uint32, hash *kv.Hash, said verdict) {
@@ -205,7 +222,13 @@ func (l *Level) look(key *disk.Key, late time.Duration) (disk.Found, verdict) {
 	if s == nil || !l.inService() || int(key.Group) >= len(s.spec.Groups) {
 		return disk.Found{}, absent
 	}
-	said, _ := l.known.find(s.digest(uint32(key.Group), &key.Hash), l.nowMS()-late.Milliseconds())
+	digest, now := s.digest(uint32(key.Group), &key.Hash), l.nowMS()-late.Milliseconds()
+	said, ok := l.known.find(digest, now)
+	if !ok && l.told != nil {
+		if told, _ := l.told.find(digest, now); told == present { // without a lease
+			said = concluded
+		}
+	}
 	return disk.Found{Bytes: s.chunkBytes(uint32(key.Group))}, said
 }
 
@@ -213,6 +236,7 @@ func (l *Level) look(key *disk.Key, late time.Duration) (disk.Found, verdict) {
 // is not there.
 func (l *Level) MissOnce(key *disk.Key) {
 	if s := l.spaceOf(key.Namespace); s != nil {
+		l.dropTold(s, uint32(key.Group), &key.Hash)
 		l.note(s, uint32(key.Group), &key.Hash, absent)
 	}
 }
@@ -228,15 +252,16 @@ func (l *Level) Left(uint32) time.Duration { return 0 }
 
 // Glance is one lookup's sight of what is known.
 type Glance struct {
-	known *known
-	space *space
-	nowMS int64
+	level  *Level
+	space  *space
+	nowMS  int64
+	byTold bool // it has said something that only events have told
 }
 
 // Glance begins a lookup. Of a cluster that is not in service, or not used for the
 // namespace, nothing is there.
 func (l *Level) Glance(digest [32]byte) *Glance {
-	g := &Glance{known: l.known, nowMS: l.nowMS()}
+	g := &Glance{level: l, nowMS: l.nowMS()}
 	if l.inService() {
 		g.space = l.spaceOf(digest)
 	}
@@ -248,12 +273,28 @@ func (g *Glance) Exists(group uint32, hash *kv.Hash) kv.Existence {
 	if g.space == nil {
 		return kv.Absent
 	}
-	said, ok := g.known.find(g.space.digest(group, hash), g.nowMS)
+	digest := g.space.digest(group, hash)
+	said, ok := g.level.known.find(digest, g.nowMS)
 	switch {
 	case !ok:
-		return kv.Unknown
+		return g.told(digest)
 	case said.there():
 		return kv.Present
 	}
 	return kv.Absent
+}
+
+// told answers by what events have told: nobody has told of what is not known.
+func (g *Glance) told(digest uint64) kv.Existence {
+	if g.level.told == nil {
+		return kv.Unknown
+	}
+	if said, _ := g.level.told.find(digest, g.nowMS); said != present {
+		return kv.Unknown
+	}
+	if !g.byTold {
+		g.byTold = true
+		g.level.events.lookups.Add(1)
+	}
+	return kv.Present
 }

@@ -28,6 +28,12 @@ type Options struct {
 	// KnownChunks is of how many chunks it is remembered whether they are there; 0:
 	// 262144.
 	KnownChunks int
+	// Events: somebody calls Hear and Linked with the events of the cluster's master. Those
+	// of EventTenant's objects count.
+	Events      bool
+	EventTenant string
+	// ToldChunks is of how many chunks it is remembered what events have told; 0: 262144.
+	ToldChunks int
 	// Asked, PutTook and GetTook, if not nil, are told the seconds that a call took.
 	Asked, PutTook, GetTook func(time.Duration)
 	// Now is the clock; nil: time.Now.
@@ -79,6 +85,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.KnownChunks == 0 {
 		o.KnownChunks = defaultKnown
+	}
+	if o.ToldChunks == 0 {
+		o.ToldChunks = defaultKnown
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -151,7 +151,7 @@ func (l *Level) put(ctx context.Context, batch []*putting) {
 		results = results[len(p.shards):]
 		switch {
 		case outcome == nil:
-			l.note(s, uint32(p.chunk.Group), &p.chunk.Hash, present)
+			l.noteThere(s, uint32(p.chunk.Group), &p.chunk.Hash, present, begun)
 		case err != nil && errors.Is(outcome, errLost):
 			outcome = fmt.Errorf("%w: %w", errLost, err)
 		}

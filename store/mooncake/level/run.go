@@ -68,7 +68,9 @@ func (l *Level) heal(ctx context.Context) {
 // beginEra notes that the cluster may have lost what it had.
 func (l *Level) beginEra() {
 	l.known.forget()
-	l.eras.Add(1)
+	if l.eras.Add(1) > 1 && !l.toldSince(l.beatMS.Load()) {
+		l.forgetTold(ForgottenEra)
+	}
 }
 
 // watch finds out that a cluster which nobody asks has stopped to answer, or has begun
@@ -85,10 +87,13 @@ func (l *Level) watch(ctx context.Context) {
 		if !l.inService() {
 			continue
 		}
+		asked := l.nowMS()
 		switch forgot, err := l.client.Beat(ctx); {
 		case err != nil:
 			l.check()
-		case forgot && l.inService():
+		case !forgot:
+			l.beatMS.Store(asked)
+		case l.inService():
 			l.beginEra()
 			l.opts.Log.Warn("the Mooncake cluster has lost what this node had put; it is put again when it is used")
 		}

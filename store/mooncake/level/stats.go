@@ -53,6 +53,8 @@ type Stats struct {
 	Health        mooncake.Health
 	// InService: the cluster is asked, and takes chunks.
 	InService bool
+
+	Events EventStats
 }
 
 // Stats returns a snapshot.
@@ -61,6 +63,6 @@ func (l *Level) Stats() Stats {
 	s := l.stats
 	s.QueuedBytes, s.FetchingBytes = l.puts.bytes, l.gets.bytes
 	l.mu.Unlock()
-	s.Client, s.Health, s.InService = l.client.Stats(), l.client.Health(), l.inService()
+	s.Client, s.Health, s.InService, s.Events = l.client.Stats(), l.client.Health(), l.inService(), l.eventStats()
 	return s
 }

@@ -29,6 +29,29 @@ func Python(t testing.TB) string {
 	return python
 }
 
+// StartTellingMaster starts a master that publishes its KV events, and returns where. The
+// wheel's takes the flags for it and publishes nothing unless it was built with them:
+// MOONCAKE_SIDECAR_EVENTS_MASTER names one that does, and the test is skipped without.
+func StartTellingMaster(t testing.TB, flags ...string) (m *Master, endpoint string) {
+	t.Helper()
+	program := os.Getenv("MOONCAKE_SIDECAR_EVENTS_MASTER")
+	if program == "" {
+		t.Skip("MOONCAKE_SIDECAR_EVENTS_MASTER names no mooncake_master that publishes KV events")
+	}
+	ports, err := holdPorts(4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(ports.close)
+	endpoint = "tcp://127.0.0.1:" + strconv.Itoa(ports.numbers[3])
+	flags = append(flags, "--enable_kv_events=true", "--kv_events_backend_id=pool", "--kv_events_bind_endpoint="+endpoint)
+	if m, err = startOn(program, ports, flags); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(m.Kill)
+	return m, endpoint
+}
+
 func masterProgram(python string) string {
 	return filepath.Join(filepath.Dir(python), "mooncake_master")
 }
