@@ -7,6 +7,7 @@
 #   CLUSTER_SEGMENT      memory that each storage node lends (default 1GB)
 #   CLUSTER_STORE_BYTES  shared memory of each node's own store (default 256MiB)
 #   CLUSTER_MASTER_PORT, CLUSTER_METRICS_PORT  the master's (default 50051, 9003)
+#   CLUSTER_EVENTS_PORT  where the master publishes its KV events, for a master that is built with them (default: it does not)
 #   CLUSTER_STORE_PORTS  storage nodes' ports without their last digit (default 5006)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -19,7 +20,12 @@ CLUSTER_STORE_BYTES=${CLUSTER_STORE_BYTES:-256MiB}
 CLUSTER_MASTER_PORT=${CLUSTER_MASTER_PORT:-50051}
 CLUSTER_METRICS_PORT=${CLUSTER_METRICS_PORT:-9003}
 CLUSTER_STORE_PORTS=${CLUSTER_STORE_PORTS:-5006}
-export CLUSTER_DIR CLUSTER_MOONCAKE CLUSTER_SIDECAR CLUSTER_SEGMENT CLUSTER_MASTER_PORT CLUSTER_METRICS_PORT CLUSTER_STORE_PORTS
+CLUSTER_EVENTS=
+if [ -n "${CLUSTER_EVENTS_PORT:-}" ]; then
+	export MOONCAKE_SIDECAR_MOONCAKE_EVENTS="tcp://127.0.0.1:$CLUSTER_EVENTS_PORT"
+	CLUSTER_EVENTS="--enable_kv_events=true --kv_events_backend_id=cluster --kv_events_bind_endpoint=$MOONCAKE_SIDECAR_MOONCAKE_EVENTS"
+fi
+export CLUSTER_DIR CLUSTER_MOONCAKE CLUSTER_SIDECAR CLUSTER_SEGMENT CLUSTER_MASTER_PORT CLUSTER_METRICS_PORT CLUSTER_STORE_PORTS CLUSTER_EVENTS
 
 for program in "$CLUSTER_MOONCAKE/supervisord" "$CLUSTER_MOONCAKE/mooncake_master" "$CLUSTER_MOONCAKE/mooncake_client" \
 	"$CLUSTER_SIDECAR/mooncake-lookupd" "$CLUSTER_SIDECAR/mooncake-worker"; do

@@ -6,6 +6,21 @@ import (
 	"testing"
 )
 
+func TestMasterEvents(t *testing.T) {
+	for endpoint, want := range map[string]string{
+		"": "", "none": "", "tcp://10.0.0.1:5557": "", "tcp://master:5557": "", "tcp://[::1]:5557": "", "ipc:///run/x": "",
+		"tcp://*:5557": "no host", "tcp://0.0.0.0:5557": "no host", "tcp://:5557": "no host", "ipc://x": "absolute", "master:5557": "no endpoint",
+		"tcp://master": "no endpoint", "tcp://master:0": "no port", "tcp://master:x": "no port", "local": "no endpoint",
+	} {
+		m := Mooncake{Events: endpoint}
+		m.setDefaults()
+		err := errors.Join(m.faults(false)...)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v, want %q", endpoint, err, want)
+		}
+	}
+}
+
 func TestEventEndpoints(t *testing.T) {
 	for endpoint, want := range map[string]string{
 		"": "", "local": "", "none": "", "tcp://127.0.0.1:5557": "", "tcp://[::1]:5557": "", "tcp://localhost:1": "", "ipc:///run/x": "",

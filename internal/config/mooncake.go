@@ -1,6 +1,8 @@
 package config
 
 import (
+	"net"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -28,6 +30,9 @@ type Mooncake struct {
 	Replicas int
 	// Lease is how long the cluster's master leases what was asked for. Default 10s.
 	Lease time.Duration
+	// Events is where the cluster's master publishes its KV events; empty: they are not
+	// followed.
+	Events string
 }
 
 // Values of Mooncake.Store, Write and Reset.
@@ -67,6 +72,9 @@ func (m *Mooncake) setDefaults() {
 	if m.Lease == 0 {
 		m.Lease = defaultLease
 	}
+	if m.Events == "none" {
+		m.Events = ""
+	}
 }
 
 func (m *Mooncake) fields() []Field {
@@ -79,6 +87,7 @@ func (m *Mooncake) fields() []Field {
 		named(SectionLookupd, "mooncake_reset", ResetNode, "what a reset of a model's cache does to its objects in the cluster: node leaves them to others and no longer uses them here, cluster removes them; ctl remove does so, too, with cluster").text(&m.Reset),
 		named(SectionLookupd, "mooncake_replicas", "1", "`copies` that the cluster keeps of what this node stores").number(&m.Replicas),
 		named(SectionLookupd, "mooncake_lease", "10s", "`time` for which the cluster's master leases what was asked for: its default_kv_lease_ttl").duration(&m.Lease),
+		named(SectionLookupd, "mooncake_events", "none", "`endpoint` at which the cluster's master publishes its KV events, as tcp://HOST:PORT, so that what they tell need not be asked; needs a master that is built with them; see docs/mooncake.md").text(&m.Events),
 	}
 }
 
@@ -106,5 +115,29 @@ func (m *Mooncake) faults(disk bool) (faults []error) {
 			faults = append(faults, fault(path.key, "%q is no absolute path", path.value))
 		}
 	}
+	if why := badSource(m.Events); m.Events != "" && why != "" {
+		faults = append(faults, fault("mooncake_events", "%q %s", m.Events, why))
+	}
 	return faults
+}
+
+// badSource says why an endpoint can't be connected to, "" when it can.
+func badSource(endpoint string) string {
+	if path, ok := strings.CutPrefix(endpoint, "ipc://"); ok {
+		if !strings.HasPrefix(path, "/") {
+			return "has no absolute path; want ipc:///path"
+		}
+		return ""
+	}
+	address, ok := strings.CutPrefix(endpoint, "tcp://")
+	host, port, err := net.SplitHostPort(address)
+	switch n, bad := strconv.ParseUint(port, 10, 16); {
+	case !ok || err != nil:
+		return "is no endpoint; want tcp://HOST:PORT, ipc:///path or none"
+	case bad != nil || n == 0:
+		return "has no port; want a number from 1 to 65535"
+	case host == "" || host == "*" || host == "0.0.0.0":
+		return "names no host; want the master's, not the address that it binds"
+	}
+	return ""
 }

@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/metrics"
 	"github.com/mooncake-sidecar/sidecar/internal/mooncakec"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 	"github.com/mooncake-sidecar/sidecar/store/embedded"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
@@ -30,9 +33,10 @@ const (
 // remote is a cluster below the node's store.
 type remote struct {
 	*level.Level
-	way    way
-	client *mooncake.Client
-	log    *slog.Logger
+	way      way
+	client   *mooncake.Client
+	log      *slog.Logger
+	eventsAt string // "": they are not followed
 	// left: the segment may be touched until this process ends. Set by run.
 	left bool
 }
@@ -80,10 +84,11 @@ func newCluster(cfg *config.LookupdConfig, dir string, master *embedded.Master, 
 		Client: r.client, Memory: segment.Bytes(), Lease: cfg.Mooncake.Lease,
 		QueueBytes:   min(max(uint64(cfg.StoreBytes)/putQueueShare, minPutQueue), maxPutQueue),
 		ResetCluster: cfg.Reset == config.ResetCluster, Asked: asked, PutTook: put, GetTook: got, Log: log,
-		Notes: &removalNotes{path: filepath.Join(dir, config.RemovalsFile)},
+		Notes: &removalNotes{path: filepath.Join(dir, config.RemovalsFile)}, Events: cfg.Events != "", EventTenant: reached.TenantID,
 	})
+	r.eventsAt = cfg.Events
 	log.Info("a Mooncake cluster is below the store", "master", reached.MasterServerAddress, "protocol", reached.Protocol, "lent_bytes", reached.GlobalSegmentBytes,
-		"write", cfg.Write, "reset", cfg.Reset, "python", cfg.StorePython, "library", cfg.Library)
+		"write", cfg.Write, "reset", cfg.Reset, "python", cfg.StorePython, "library", cfg.Library, "events", cfg.Events)
 	return r, nil
 }
 
@@ -103,6 +108,19 @@ func (r *remote) run(ctx context.Context) {
 	r.client.Close()
 }
 
+// followEvents follows the master's KV events, if that is asked for, until the closer is
+// closed.
+func (r *remote) followEvents(transport *zmqx.Transport) (io.Closer, error) {
+	if r == nil || r.eventsAt == "" {
+		return closers{}, nil
+	}
+	following, err := transport.Subscribe(r.eventsAt, "", r.Hear, r.Linked)
+	if err != nil {
+		return nil, fmt.Errorf("mooncake_events: %w", err)
+	}
+	return following, nil
+}
+
 // closeSegment unmaps the segment, unless somebody in this process may touch it yet.
 //
 // REQUIRES: run has returned.
@@ -117,6 +135,14 @@ func (r *remote) closeSegment(segment *shm.Segment) error {
 func (r *remote) problem() string {
 	if why := r.Problem(); why != "" {
 		return "the Mooncake cluster is not in service, the node goes on with what it has: " + why
+	}
+	return ""
+}
+
+// eventsProblem says why the node knows nothing by events, "" while it may.
+func (r *remote) eventsProblem() string {
+	if why := r.EventsProblem(); why != "" {
+		return "the KV events of the Mooncake cluster's master, " + r.eventsAt + ", are not heard, lookups ask the cluster: " + why
 	}
 	return ""
 }

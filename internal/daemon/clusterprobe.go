@@ -3,17 +3,21 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 	"github.com/mooncake-sidecar/sidecar/internal/config"
 	"github.com/mooncake-sidecar/sidecar/internal/doctor"
 	"github.com/mooncake-sidecar/sidecar/internal/mooncakec"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
 )
@@ -53,9 +57,115 @@ func ProbeCluster(ctx context.Context, m *config.Mooncake) doctor.Cluster {
 	if found.MasterErr != nil || found.MetadataErr != nil {
 		return found // Mooncake's client would find that, too, and take longer
 	}
+	events := listen(ctx, m.Events)
 	health := tryObject(ctx, m, &reached)
 	found.Ready, found.Reason, found.Note, found.Versions = health.Ready, health.Reason, health.Note, health.Versions
+	found.Events = m.Events
+	found.Linked, found.Told, found.Named, found.EventsErr = events.end(ctx, health.Ready)
 	return found
+}
+
+// eventProbe hears whether a master tells of its objects.
+type eventProbe struct {
+	following io.Closer
+	err       error
+	// changed has a token when something was.
+	changed chan struct{}
+
+	mu                  sync.Mutex
+	linked, told, named bool
+}
+
+// listen follows an endpoint, "" for none, and waits until there is a publisher.
+func listen(ctx context.Context, endpoint string) *eventProbe {
+	l := &eventProbe{changed: make(chan struct{}, 1)}
+	if endpoint == "" {
+		return l
+	}
+	transport, err := zmqx.New()
+	if err != nil {
+		l.err = err
+		return l
+	}
+	following, err := transport.Subscribe(endpoint, "", l.hear, func(up bool) { l.note(func() { l.linked = l.linked || up }) })
+	if err != nil {
+		l.err = errors.Join(err, transport.Close())
+		return l
+	}
+	l.following = closers{following, transport}
+	l.await(ctx, func() bool { return l.linked })
+	return l
+}
+
+func (l *eventProbe) note(do func()) {
+	l.mu.Lock()
+	do()
+	l.mu.Unlock()
+	select {
+	case l.changed <- struct{}{}:
+	default: // there is one
+	}
+}
+
+// hear looks for the name of an object.
+func (l *eventProbe) hear(frames [][]byte) {
+	m, err := kvevents.ParseLive(frames)
+	if err != nil {
+		return
+	}
+	batch, _, err := kvevents.NewDecoder().Decode(m.Payload)
+	if err != nil {
+		return
+	}
+	l.note(func() {
+		for _, event := range batch.Events {
+			if stored, ok := event.(*kvevents.BlockStored); ok {
+				l.told, l.named = true, l.named || len(stored.ObjectKey) > 0
+			}
+		}
+	})
+}
+
+// await waits until something is so, as long as a connection may take.
+func (l *eventProbe) await(ctx context.Context, so func() bool) {
+	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
+	defer cancel()
+	for {
+		l.mu.Lock()
+		over := so()
+		l.mu.Unlock()
+		if over {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.changed:
+		}
+	}
+}
+
+// end says what was heard. stored: there was something to tell.
+func (l *eventProbe) end(ctx context.Context, stored bool) (linked, told, named bool, err error) {
+	if l.following == nil {
+		return false, false, false, l.err
+	}
+	if stored {
+		l.await(ctx, func() bool { return l.named || !l.linked })
+	}
+	err = l.following.Close()
+	return l.linked, l.told, l.named, err
+}
+
+// closers closes one after the other.
+type closers []io.Closer
+
+// Close implements io.Closer.
+func (c closers) Close() (err error) {
+	for _, closer := range c {
+		err = errors.Join(err, closer.Close())
+	}
+	return err
 }
 
 func dial(ctx context.Context, address string) error {

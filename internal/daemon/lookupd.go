@@ -89,6 +89,9 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 	if far != nil {
 		master.SetCluster(far, cfg.Write == config.WriteBack)
 		ops.ready.Spare(checkCluster, far.problem)
+		if cfg.Mooncake.Events != "" {
+			ops.ready.Spare(checkClusterEvents, far.eventsProblem)
+		}
 		ops.registry.AddCluster(master.Stats, far.Stats)
 	}
 	limitMemory()
@@ -101,6 +104,12 @@ func RunLookupd(ctx context.Context, cfg *config.LookupdConfig, control Control,
 		return err
 	}
 	defer func() { err = errors.Join(err, transport.Close()) }()
+
+	farEvents, err := far.followEvents(transport)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, farEvents.Close()) }()
 
 	var background sync.WaitGroup
 	defer background.Wait()

@@ -20,7 +20,9 @@ const (
 	checkStore    = "store"    // lookupd: the segment is mounted; worker: lookupd answers
 	checkMemory   = "memory"   // the segment has memory
 	checkCluster  = "cluster"  // the Mooncake cluster answers; spare
-	checkWorkers  = "workers"  // nobody unknown may still write into the segment
+	// checkClusterEvents: its KV events are heard; spare.
+	checkClusterEvents = "cluster_events"
+	checkWorkers       = "workers" // nobody unknown may still write into the segment
 )
 
 // operations is what a daemon has for those who watch and operate it.

@@ -28,6 +28,12 @@ type Cluster struct {
 	Versions                      map[string]string
 	// LentBytes is what the daemon would lend the cluster.
 	LentBytes uint64
+	// Events is where the master's KV events are to be heard, "" for nowhere. EventsErr: it
+	// could not be tried. Linked: there is a publisher; Told: it has told of the object that
+	// was put, or another; Named: by its key.
+	Events              string
+	EventsErr           error
+	Linked, Told, Named bool
 }
 
 // promiseShare is the part of the store that one request may take from the cluster.
@@ -60,6 +66,7 @@ func mooncake(ctx context.Context, s *System, c *Settings) []Finding {
 	}
 	if r.MasterErr == nil && r.MetadataErr == nil {
 		all = append(all, probed(&r, c.StoreBytes)...)
+		all = append(all, told(&r)...)
 	}
 	if r.Protocol != "tcp" {
 		all = append(all, rdma(s, &r)...)
@@ -94,6 +101,27 @@ func probed(r *Cluster, storeBytes uint64) []Finding {
 		return found(Warning, r.Note, r.Master, "start storage nodes, or lend memory: mode embedded and global_segment_size")
 	}
 	return ok(fmt.Sprintf("an object was put, got and compared by %s, with %s (%s); a request takes at most %s from the cluster, a quarter of the store", r.Protocol, by, strings.Join(versions, ", "), size(storeBytes/promiseShare)), r.Master)
+}
+
+// told says whether the master's KV events are to be had.
+func told(r *Cluster) []Finding {
+	const start = "start the master with --enable_kv_events=true --kv_events_bind_endpoint=tcp://0.0.0.0:PORT --kv_events_backend_id=NAME, or leave mooncake_events out; " +
+		"a master that was built without them takes the flags and tells nothing (its /kv_events/status says so)"
+	switch {
+	case r.Events == "":
+		return nil
+	case r.EventsErr != nil:
+		return found(Failure, fmt.Sprintf("the master's KV events can't be followed: %v", r.EventsErr), r.Events, "mend mooncake_events")
+	case !r.Linked:
+		return found(Warning, "nobody publishes KV events there: lookups ask the cluster", r.Events, start)
+	case !r.Ready:
+		return nil
+	case !r.Told:
+		return found(Warning, "the publisher there tells nothing of an object that was put: lookups ask the cluster", r.Events, "let mooncake_events name the cluster's own master; "+start)
+	case !r.Named:
+		return found(Warning, "the master's KV events name no objects: lookups ask the cluster", r.Events, "start the master with --kv_events_emit_object_key=true")
+	}
+	return ok("the master's KV events tell of what is stored", r.Events)
 }
 
 // rdma looks at what another protocol than TCP needs.

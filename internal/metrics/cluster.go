@@ -25,10 +25,14 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 		renewed   = counter("cluster_renewed_chunks_total", "Chunks in use here that the cluster was asked for, so that it keeps them; gone ones are put again.", "result")
 		promised  = gauge("cluster_promise_bytes", "Bytes of the cluster's chunks that one lookup may be promised at most: a quarter of the store.")
 		hits      = counter("cluster_hits_total", "Shards that were loaded after they had come from the cluster for it.")
+		linked    = gauge("cluster_events_linked", "1 while there is a connection to the KV events of the cluster's master.")
+		events    = counter("cluster_events_total", "KV events of the cluster's master: of shards that were stored and removed, of others' objects, of objects without a key.", "kind")
+		forgotten = counter("cluster_events_forgotten_total", "Times that all which the master's KV events had told was forgotten, by reason: a gap, another master, what the cluster did not have.", "reason")
+		told      = counter("cluster_events_lookups_total", "Looks at what is known of the cluster that knew something by its master's KV events alone.")
 	)
 	const put, get = "put", "get"
 	r.inner.MustRegister(&source{
-		families: []*family{inService, outages, starts, asked, questions, doubts, moved, refused, bytes, queued, codes, renewed, promised, hits},
+		families: []*family{inService, outages, starts, asked, questions, doubts, moved, refused, bytes, queued, codes, renewed, promised, hits, linked, events, forgotten, told},
 		collect: func(out sink) {
 			s, f := stats().Tiers.Cluster, far()
 			out.flag(inService, f.InService)
@@ -58,6 +62,15 @@ func (r *Registry) AddCluster(stats func() embedded.Stats, far func() level.Stat
 			out.count(renewed, f.RenewedLate, "gone")
 			out.put(promised, float64(s.PromiseBytes))
 			out.count(hits, s.Hits)
+			out.flag(linked, f.Events.Linked)
+			out.count(events, f.Events.Stored, "stored")
+			out.count(events, f.Events.Removed, "removed")
+			out.count(events, f.Events.Foreign, "foreign")
+			out.count(events, f.Events.Keyless, "keyless")
+			for i, n := range f.Events.Forgotten {
+				out.count(forgotten, n, level.Oblivion(i).String())
+			}
+			out.count(told, f.Events.Lookups)
 		},
 	})
 }

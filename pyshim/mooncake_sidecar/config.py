@@ -168,6 +168,8 @@ class Settings:
     """When chunks go to the cluster: "through", at once, or "back", when memory needs their room; empty: through."""
     mooncake_reset: str = ""
     """Whose cache a reset drops in the cluster: "node", nobody's else, or "cluster", the model's; empty: node."""
+    mooncake_events: str = ""
+    """Where the cluster's master publishes its KV events, as tcp://HOST:PORT; empty: they are not followed."""
     store_bytes: int | None = None
     """Size of the store a lookupd is started with, in bytes; unset: a quarter of the memory that the machine or the container has."""
     lookup_timeout_ms: int = 50
@@ -239,6 +241,7 @@ _PARSERS: dict[str, Any] = {
     "mooncake_config": lambda v, k: os.path.expanduser(_text(v, k)),
     "mooncake_write": lambda v, k: _choice(v, k, "through", "back"),
     "mooncake_reset": lambda v, k: _choice(v, k, "node", "cluster"),
+    "mooncake_events": _text,
     "store_bytes": parse_size,
     "lookup_timeout_ms": lambda v, k: _integer(v, k, 1, 10_000),
     "load_timeout_s": lambda v, k: parse_seconds(v, k, 0.01),

@@ -58,7 +58,7 @@ def _cluster(settings: Settings) -> tuple[str, ...]:
     flags = ["--store", "mooncake"]
     if python := settings.store_python or ("" if os.environ.get("MOONCAKE_SIDECAR_STORE_PYTHON") else sys.executable):
         flags += ["--store-python", python]
-    for name in ("mooncake_library", "mooncake_config", "mooncake_write", "mooncake_reset"):
+    for name in ("mooncake_library", "mooncake_config", "mooncake_write", "mooncake_reset", "mooncake_events"):
         if value := getattr(settings, name):
             flags += ["--" + name.replace("_", "-"), value]
     return tuple(flags)

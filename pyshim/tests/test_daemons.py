@@ -152,7 +152,13 @@ def test_a_cluster_is_lookupds_to_reach(runtime_dir, monkeypatch):
     assert flags(store="embedded", mooncake_write="back") == {"--store": "embedded"}
     assert flags(store="mooncake") == {"--store": "mooncake", "--store-python": sys.executable}
     assert flags(
-        store="mooncake", store_python="/p", mooncake_library="/l.so", mooncake_config="/c", mooncake_write="back", mooncake_reset="cluster"
+        store="mooncake",
+        store_python="/p",
+        mooncake_library="/l.so",
+        mooncake_config="/c",
+        mooncake_write="back",
+        mooncake_reset="cluster",
+        mooncake_events="tcp://m:5557",
     ) == {
         "--store": "mooncake",
         "--store-python": "/p",
@@ -160,6 +166,7 @@ def test_a_cluster_is_lookupds_to_reach(runtime_dir, monkeypatch):
         "--mooncake-config": "/c",
         "--mooncake-write": "back",
         "--mooncake-reset": "cluster",
+        "--mooncake-events": "tcp://m:5557",
     }
     monkeypatch.setenv("MOONCAKE_SIDECAR_STORE_PYTHON", "/theirs")  # lookupd inherits it
     assert flags(store="mooncake") == {"--store": "mooncake"}
