@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -25,36 +26,65 @@ type question struct {
 }
 
 // Ask implements embedded.Cluster. The question has its own time: how long this
-// caller waits says nothing of the cluster, and the answer is of use to the next.
+// caller waits says nothing of the cluster, and the answer is of use to the next. Who asks
+// what is being asked waits for that answer.
 func (l *Level) Ask(ctx context.Context, digest [32]byte, chunks []store.ChunkKey) error {
 	s := l.spaceOf(digest)
 	if s == nil || len(chunks) == 0 || !l.inService() {
 		return nil
 	}
+	id := s.questionID(chunks)
 	l.mu.Lock()
 	if l.ended {
 		l.mu.Unlock()
 		return errEnded
 	}
-	l.asking.Add(1)
+	a, equal := l.underWay[id]
+	if !equal {
+		a = &asking{done: make(chan struct{})}
+		l.underWay[id] = a
+		l.asking.Add(1)
+	}
 	l.mu.Unlock()
-	answered := make(chan error, 1)
-	go func() {
-		defer l.asking.Done()
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), askLimit)
-		defer cancel()
-		q := &question{space: s, left: chunks, sparse: len(chunks) >= sparseFrom && !l.doubts(s)}
-		if q.sparse {
-			q.turn = l.turnOf(s, chunks)
-		}
-		answered <- l.ask(limited, q)
-	}()
+	if !equal {
+		go l.finish(context.WithoutCancel(ctx), a, id, &question{space: s, left: chunks})
+	}
 	select {
-	case err := <-answered:
-		return err
+	case <-a.done:
+		return a.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// asking is a question that is under way, for all who ask the same: a caller that has
+// given up asks again, long before a slow master has answered.
+type asking struct {
+	done chan struct{}
+	err  error // set before done is closed
+}
+
+// questionID tells questions apart.
+func (s *space) questionID(chunks []store.ChunkKey) (id uint64) {
+	for i := range chunks {
+		id = bits.RotateLeft64(id*scramble, 31) ^ s.digest(chunks[i].Group, &chunks[i].Hash)
+	}
+	return id
+}
+
+// finish asks a question and tells all who wait for it.
+func (l *Level) finish(ctx context.Context, a *asking, id uint64, q *question) {
+	defer l.asking.Done()
+	ctx, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
+	if q.sparse = len(q.left) >= sparseFrom && !l.doubts(q.space); q.sparse {
+		q.turn = l.turnOf(q.space, q.left)
+	}
+	a.err = l.ask(ctx, q)
+	l.mu.Lock()
+	delete(l.underWay, id)
+	l.mu.Unlock()
+	close(a.done)
 }
 
 // ask makes a question's calls, the first chunks first and a few at a time. What

@@ -50,6 +50,8 @@ type Level struct {
 	ledger ledger
 
 	asking sync.WaitGroup // questions under way
+	// underWay are those by what they ask; under mu.
+	underWay map[uint64]*asking
 }
 
 // space is a namespace as it is now: another one after a reset.
@@ -70,7 +72,7 @@ func New(opts Options) *Level {
 	opts.setDefaults()
 	l := &Level{
 		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks, max(opts.Lease, opts.Absent)), begun: opts.Now(),
-		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters), renewals: newQueue[*renewing](1),
+		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters), renewals: newQueue[*renewing](1), underWay: map[uint64]*asking{},
 	}
 	if opts.Events {
 		l.told = newTold(opts.ToldChunks, opts.Lease)
