@@ -126,7 +126,7 @@ class LookupClient:
         self._channel: Channel | None = None
         self._handover = threading.Lock()
         self._offered: tuple[Channel, int] | None = None
-        """Answers pings, and was not taken by the scheduler's thread yet; with its stride. Guarded by ``_handover``."""
+        """Answers pings, and the scheduler's thread has not taken it yet; with its stride. Guarded by ``_handover``."""
         self._stride = 0
         """How few hashes the channel's server needs to be given, see ``Question``."""
         self._unshown: deque[Question] = deque(maxlen=_MAX_UNSHOWN)
