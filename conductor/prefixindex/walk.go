@@ -89,7 +89,7 @@ func alike(a, b []holding) bool {
 	b = b[:len(a)]
 	differ := holding(0)
 	for ; len(a) >= 4 && len(b) >= 4; a, b = a[4:], b[4:] {
-		differ |= a[0] ^ b[0] | a[1] ^ b[1] | a[2] ^ b[2] | a[3] ^ b[3]
+		differ |= (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3])
 	}
 	for i := range a {
 		differ |= a[i] ^ b[i]
