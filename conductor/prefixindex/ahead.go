@@ -1,6 +1,10 @@
 package prefixindex
 
-import "github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+import (
+	"slices"
+
+	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
+)
 
 // Storing and removing take their time from memory, not from computing: the cell of each
 // hash is somewhere else, and so may its record be. Here what many keys lead to is loaded
@@ -23,17 +27,25 @@ type ahead struct {
 }
 
 // aheadBytes are what a space's two take, about, with what else is in it.
-const aheadBytes = 2*holdBlocks*96 + 2<<10
+const aheadBytes = 2*nearBlocks*96 + 2<<10
 
 // look finds the first records of some keys.
 func (t *table) look(a *ahead) {
-	a.seen = a.seen[:0]
-	for _, k := range a.keys {
+	a.seen = slices.Grow(a.seen[:0], len(a.keys))[:len(a.keys)]
+	for i, k := range a.keys {
 		s := t.segment(k)
+		a.seen[i].way.segment = s
+		a.seen[i].used, a.seen[i].depth = s.used, s.depth
+	}
+	for i, k := range a.keys {
+		s := a.seen[i].way.segment
 		at := s.home(k)
 		b := s.bucket(at)
 		a.sink ^= b.tags
-		a.seen = append(a.seen, sight{way: probe{table: t, segment: s, bucket: b, at: at, key: k}, used: s.used, depth: s.depth})
+		// Field by field: to copy it whole takes longer than all the rest.
+		way := &a.seen[i].way
+		way.table, way.bucket, way.at, way.key = t, b, at, k
+		way.tried, way.past = 0, 0
 	}
 	for i := range a.seen {
 		way := &a.seen[i].way

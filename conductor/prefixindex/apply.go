@@ -2,14 +2,17 @@ package prefixindex
 
 import (
 	"math"
+	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/conductor/kvevents"
 )
 
 // holdBlocks bounds the blocks for which the lock is held at once, and sweepPages what
-// is swept with them.
+// is swept with them. What nearBlocks of them need is loaded at once: the waits overlap, and all of it
+// stays in the nearest cache until they are stored.
 const (
 	holdBlocks = 256
+	nearBlocks = 32
 	sweepPages = 1
 )
 
@@ -63,6 +66,15 @@ func (src *Source) mine(tenant string) bool {
 
 // plan is what is to be done with a BlockStored.
 type plan struct {
+	event *kvevents.BlockStored
+	// rest are the events behind it in its batch.
+	rest []kvevents.Event
+	kind groupKind
+	tier Tier
+	// first is the block from which on it is not stored; over: the others are not to be.
+	first int
+	over  bool
+
 	who         holding
 	blockTokens int
 	// place: the blocks, of a size, follow each other and on before, which is the digest of
@@ -96,33 +108,38 @@ func (src *Source) store(e *kvevents.BlockStored, rest []kvevents.Event) {
 	if !src.origin.ReusesReported && src.showsReuse(e, tier, rest) {
 		src.reusesFound()
 	}
-	p := plan{blockTokens: e.BlockSize, reuse: src.origin.ReusesReported && fromBeginning(e)}
+	p := &src.storing
+	*p = plan{event: e, rest: rest, kind: kind, tier: tier, blockTokens: e.BlockSize, reuse: src.origin.ReusesReported && fromBeginning(e)}
 	p.place = kind == dense && e.BlockSize > 0 && len(e.TokenIDs) == n*e.BlockSize && src.namesAdapter(e) && src.digest(e)
-	s := src.space
-	for first := 0; first < n; first += holdBlocks {
-		last := min(first+holdBlocks, n)
-		s.mu.Lock()
-		l, ok := src.laneOf(groupOf(e.Group), kind, windowTokens(e))
-		if !ok {
-			src.drop(n)
-			s.mu.Unlock()
-			return
-		}
-		src.tells(l, tier)
-		p.who = holdingOf(l, tier)
-		if p.reuse && s.lanes[l].kind == window && !src.computed(e, rest) {
-			src.stats.Reported += uint64(n) //nolint:gosec // a length
-			s.mu.Unlock()
-			return
-		}
-		src.goesOnBehind(&p, e, first)
-		src.storeLocked(&p, e.Hashes[first:last], first)
-		s.sweepLocked(sweepPages)
-		s.mu.Unlock()
+	for ; p.first < n && !p.over; p.first += holdBlocks {
+		src.space.take(src.stores)
 	}
-	if p.reuse && kind == dense {
+	if !p.over && p.reuse && kind == dense {
 		src.fresh, src.freshLast = p.added, e.Hashes[n-1]
 	}
+	*p = plan{}
+}
+
+// storePart stores the next blocks of the event at hand.
+func (src *Source) storePart() {
+	p, s := &src.storing, src.space
+	e := p.event
+	l, ok := src.laneOf(groupOf(e.Group), p.kind, windowTokens(e))
+	if !ok {
+		src.drop(len(e.Hashes))
+		p.over = true
+		return
+	}
+	src.tells(l, p.tier)
+	p.who = holdingOf(l, p.tier)
+	if p.reuse && s.lanes[l].kind == window && !src.computed(e, p.rest) {
+		src.stats.Reported += uint64(len(e.Hashes))
+		p.over = true
+		return
+	}
+	src.goesOnBehind(p, e, p.first)
+	src.storeLocked(p, e.Hashes[p.first:min(p.first+holdBlocks, len(e.Hashes))], p.first)
+	s.sweepLocked(sweepPages)
 }
 
 // goesOnBehind finds what an event's blocks from first on come behind.
@@ -182,6 +199,14 @@ func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
 	if !p.place {
 		src.stats.Unplaced += uint64(len(hashes))
 	}
+	for part := range slices.Chunk(hashes, nearBlocks) {
+		src.storeNear(p, part, first)
+		first += len(part)
+	}
+}
+
+// storeNear is storeLocked for blocks whose memory is loaded at once.
+func (src *Source) storeNear(p *plan, hashes []kvevents.Hash, first int) {
 	s, w := src.space, &src.scratch
 	s.lookForHashes(hashes, &s.ahead[byHash])
 	if !p.place {
@@ -344,18 +369,31 @@ func (src *Source) remove(e *kvevents.BlockRemoved) {
 		src.stats.Unknown += uint64(len(e.Hashes))
 		return
 	}
-	s := src.space
-	who := holdingOf(l, tier)
-	for first := 0; first < len(e.Hashes); first += holdBlocks {
-		hashes := e.Hashes[first:min(first+holdBlocks, len(e.Hashes))]
-		s.mu.Lock()
-		s.lookForHashes(hashes, &s.ahead[byHash])
-		for i, hash := range hashes {
-			src.removeBlock(hash, &s.ahead[byHash].seen[i], who)
-		}
-		s.sweepLocked(sweepPages)
-		s.mu.Unlock()
+	src.removing = removal{who: holdingOf(l, tier)}
+	for part := range slices.Chunk(e.Hashes, holdBlocks) {
+		src.removing.hashes = part
+		src.space.take(src.removes)
 	}
+	src.removing = removal{}
+}
+
+// removal is what is to be done with a part of a BlockRemoved.
+type removal struct {
+	who    holding
+	hashes []kvevents.Hash
+}
+
+// removePart removes the blocks at hand.
+func (src *Source) removePart() {
+	s, who := src.space, src.removing.who
+	near := &s.ahead[byHash]
+	for hashes := range slices.Chunk(src.removing.hashes, nearBlocks) {
+		s.lookForHashes(hashes, near)
+		for i, hash := range hashes {
+			src.removeBlock(hash, &near.seen[i], who)
+		}
+	}
+	s.sweepLocked(sweepPages)
 }
 
 func (src *Source) removeBlock(hash kvevents.Hash, seen *sight, who holding) {

@@ -30,13 +30,14 @@ func (t *table) beyondOf(s *segment) []cell {
 	return t.beyond[s.beyond-1]
 }
 
-// crowded tells whether it is of no use to split a segment.
+// crowded tells whether it is of no use to split a segment. Of one without cells beyond only who
+// divides its cells knows.
 func (t *table) crowded(s *segment) bool {
 	switch {
-	case s.count < segmentUnits:
-		return false
 	case s.depth == maxDepth:
 		return true
+	case s.beyond == 0:
+		return false
 	}
 	var room cellRoom
 	second := 0
@@ -47,9 +48,14 @@ func (t *table) crowded(s *segment) bool {
 	for _, c := range t.beyondOf(s) {
 		second += int(c >> shift & 1)
 	}
+	return !parts(int(s.used)-second, second)
+}
+
+// parts tells whether a split into so many cells is of use.
+func parts(first, second int) bool {
 	// Of two crowds only one can be beyond its half: see shareBeyond.
-	fewer := min(second, int(s.used)-second)
-	return fewer < leastParted || fewer > segmentCells
+	fewer := min(first, second)
+	return fewer >= leastParted && fewer <= segmentCells
 }
 
 // putBeyond adds a cell, false when there is no memory or there are too many.

@@ -57,10 +57,13 @@
 // # Concurrency
 //
 // One lock a space, for all that is in it. Writers hold it for 256 blocks at most,
-// queries share it for 1024; decoding and hashing are done outside. What a query finds
+// queries share it for 1024; decoding and hashing are done outside. Writers take turns: one
+// of them makes what the others have ready, too, so that what is changed stays in one
+// processor's cache; see turns.go. What a query finds
 // is true of the moment at which each block was looked up.
 //
 //	lock       guards                       taken
 //	Index.mu   the list of spaces           before none
 //	space.mu   records, tables, lists, lanes  never with Index.mu
+//	turns.mu   who waits for a turn         with no other
 package prefixindex

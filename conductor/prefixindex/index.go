@@ -102,6 +102,8 @@ type space struct {
 	key    spaceKey
 	budget budget
 
+	turns turns
+
 	// mu guards all below. It is held for some hundred blocks at a time.
 	mu      sync.RWMutex
 	records records

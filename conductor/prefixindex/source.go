@@ -48,6 +48,10 @@ type Source struct {
 	// digests are of the event at hand.
 	digests []digest
 	scratch scratch
+	// storing and removing are what stores and removes, the source's turns, are for.
+	storing         plan
+	removing        removal
+	stores, removes *turn
 }
 
 // Stats counts blocks since the source was opened.
@@ -70,6 +74,7 @@ type Stats struct {
 // Open begins a stream. Two of one instance and rank are two: what either holds counts.
 func (x *Index) Open(origin Origin) *Source {
 	src := &Source{origin: origin, lanes: map[int]uint32{}, hasher: hasher{seed: x.opts.Seed}}
+	src.stores, src.removes = newTurn(src.storePart), newTurn(src.removePart)
 	for entered := false; !entered; {
 		entered = src.enter(x)
 	}

@@ -72,7 +72,7 @@ func full(units int) int { return units * unitCells * 7 / 8 }
 
 // moreUnits is how many there are to be of them where so many are full: the fewer, the
 // less memory and the more often a cell is moved.
-func moreUnits(units int) int { return min(units+1+units/4, segmentUnits) }
+func moreUnits(units int) int { return min(units+1+units/2, segmentUnits) }
 
 // unitsFor returns how many units some cells get.
 func unitsFor(cells int) int {
@@ -171,7 +171,8 @@ func (p *probe) next() link {
 func (t *table) insert(k key, l link, budget *budget) bool {
 	s, crowded := t.segment(k), false
 	for int(s.used) >= full(int(s.count)) {
-		if crowded = t.crowded(s); crowded || !t.enlarge(k, budget) {
+		var more bool
+		if more, crowded = t.enlarge(k, budget); !more {
 			break
 		}
 		s = t.segment(k)
@@ -233,12 +234,21 @@ func (t *table) remove(k key, l link) {
 	}
 }
 
-// enlarge makes more room where a key's cell is, false when there is none to be had.
-func (t *table) enlarge(k key, budget *budget) bool {
+// enlarge makes more room where a key's cell is. There is none to be had when it is crowded
+// there, or for want of memory.
+func (t *table) enlarge(k key, budget *budget) (more, crowded bool) {
 	s := t.segment(k)
-	if s.count == segmentUnits {
-		return t.split(s, k, budget)
+	switch {
+	case s.count < segmentUnits:
+		return t.addUnits(s, budget), false
+	case t.crowded(s):
+		return false, true
 	}
+	return t.split(s, k, budget)
+}
+
+// addUnits adds to a segment's, false when there is no memory.
+func (t *table) addUnits(s *segment, budget *budget) bool {
 	more := moreUnits(int(s.count)) - int(s.count)
 	if !budget.take(int64(more) * unitBytes) {
 		return false
@@ -253,10 +263,8 @@ func (t *table) enlarge(k key, budget *budget) bool {
 	return true
 }
 
-// split makes two of a key's segment, false when there is no memory.
-//
-// REQUIRES: it is not crowded.
-func (t *table) split(s *segment, k key, budget *budget) bool {
+// split makes two of a key's segment, if it is not crowded and there is memory.
+func (t *table) split(s *segment, k key, budget *budget) (done, crowded bool) {
 	var own, ownHalves cellRoom
 	room, halves := own[:], ownHalves[:]
 	beyond := t.beyondOf(s)
@@ -266,6 +274,9 @@ func (t *table) split(s *segment, k key, budget *budget) bool {
 	depth := s.depth + 1
 	cells := s.gather(room)
 	first, second := divide(append(cells, beyond...), depth, halves)
+	if !parts(len(first), len(second)) {
+		return false, true
+	}
 	low, high := unitsFor(len(first)), unitsFor(len(second))
 	low = max(low, segmentUnits-high) // none is given up
 	bytes := int64(low+high-segmentUnits)*unitBytes + segmentBytes
@@ -273,7 +284,7 @@ func (t *table) split(s *segment, k key, budget *budget) bool {
 		bytes += int64(len(t.dir)) * placeBytes
 	}
 	if !budget.take(bytes) {
-		return false
+		return false, false
 	}
 	if int(s.depth) == t.depth {
 		t.double()
@@ -297,7 +308,7 @@ func (t *table) split(s *segment, k key, budget *budget) bool {
 	other.fill(second)
 	s.used += uint16(len(t.beyondOf(s)))         //nolint:gosec // at most maxBeyond
 	other.used += uint16(len(t.beyondOf(other))) //nolint:gosec // at most maxBeyond
-	return true
+	return true, false
 }
 
 // cellRoom is for a segment's cells, and for an empty one behind them.
