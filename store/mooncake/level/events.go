@@ -95,7 +95,8 @@ func (l *Level) Hear(frames [][]byte) {
 	e := &l.events
 	m, err := kvevents.ParseLive(frames)
 	if err != nil {
-		e.stream.end() // which one it was nobody knows
+		e.stream.end() // which one it was nobody knows, nor what is missing before the next one
+		e.heard.Store(false)
 		l.forgetTold(ForgottenMalformed)
 		return
 	}
@@ -177,6 +178,9 @@ func (l *Level) applyLocked(s *space, n *mooncake.Named, place int, stored bool)
 		l.told.drop(digest, now)
 	case stored:
 		l.told.stored(digest, int(n.Shard), s.shards(n.Group), place, now)
+		if said, _ := l.told.find(digest, now); said == present {
+			l.known.dropAbsent(digest) // who was told so before would be offered nothing
+		}
 	default:
 		gone := l.told.removed(digest, int(n.Shard), place, now)
 		l.known.dropThere(digest, now)

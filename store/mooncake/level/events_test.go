@@ -87,10 +87,17 @@ func TestToldIsKnown(t *testing.T) {
 		r.expect(1, kv.Unknown)
 		r.tell(r.shardEvent(1, 0, true))
 		r.expect(1, kv.Present)
+		if _, there := r.Offers(&key); !there {
+			t.Error("it is not to be had, for it was absent a second before")
+		}
+		r.tell(r.shardEvent(1, 0, false))
+		r.expect(1, kv.Absent)
+		r.tell(r.shardEvent(1, 0, true))
+		r.expect(1, kv.Present) // though it was absent a moment ago
 		time.Sleep(time.Minute)
 		r.expect(2, kv.Unknown) // for ten minutes nobody has told of it
 		s := r.Stats()
-		if s.Questions != 0 || s.Events.Stored != 5 || s.Events.Removed != 1 || s.Events.Foreign != 1 || s.Events.Lookups == 0 || !s.Events.Linked {
+		if s.Questions != 0 || s.Events.Stored != 6 || s.Events.Removed != 2 || s.Events.Foreign != 1 || s.Events.Lookups == 0 || !s.Events.Linked {
 			t.Errorf("%+v", s)
 		}
 	})

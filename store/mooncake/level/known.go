@@ -143,3 +143,14 @@ func (k *known) dropThere(digest uint64, nowMS int64) {
 		k.dropLocked(line, i)
 	}
 }
+
+// dropAbsent forgets that a chunk was not there, also where that holds no longer for lookups.
+func (k *known) dropAbsent(digest uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if line, i, ok := k.slotLocked(digest, 0); ok {
+		if v := k.lines[line][i].verdict.Load() ^ mixOf(digest); !verdict(v & (1<<verdictBits - 1)).there() {
+			k.dropLocked(line, i)
+		}
+	}
+}
