@@ -88,7 +88,9 @@ func (c *channel) serve(h *handler, group *pulse.Group) {
 			// An engine that is stopped does not read. That is no fault of ours.
 			loop.Await(func() { _, err = c.stream.Write(out) })
 		}
-		debts.begin()
+		if h.owes() {
+			debts.begin()
+		}
 		if err != nil {
 			return
 		}

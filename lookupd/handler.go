@@ -265,6 +265,9 @@ func (h *handler) find(r *wire.Request) (found coordinator.Lookup, err error) {
 	return found, err
 }
 
+// owes tells whether finish has anything to do.
+func (h *handler) owes() bool { return h.due.owed || h.due.shown.Len() > 0 }
+
 // finish grants the lease that the last answer owes, and shows the sampler what
 // was looked up.
 //

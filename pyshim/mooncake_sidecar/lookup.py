@@ -290,12 +290,16 @@ class LookupClient:
 
     def _show(self) -> None:
         """Show the server what it wants to see of requests that are not waited for any more."""
+        if not self._unshown:
+            return
         hashes = 0
         try:
+            channel = self._open()  # with a new one nothing is left to be shown: who wanted to see it is gone
             while self._unshown and hashes < _SHOWN_A_STEP:
                 question = self._unshown.popleft()
-                hashes += len(question)
-                self._open().send(question.shown())
+                if question.whole:
+                    hashes += len(question)
+                    channel.send(question.shown())
         except ChannelError as error:
             self._fail(f"showing a lookup failed: {error}")
 
@@ -350,7 +354,7 @@ class LookupClient:
             # The server lives, the answer is only far away. Steps may be long: it is
             # given up when a question of after the deadline was answered so.
             if entry.asked < entry.began + ASYNC_DEADLINE_S:
-                self._send(channel, request_id, entry.question, entry.began, now)
+                self._send(channel, request_id, Question(request_id, num_tokens, hashes), entry.began, now)
                 return None
             self._late(entry)
             self._forget(request_id)

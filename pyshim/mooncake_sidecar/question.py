@@ -94,6 +94,11 @@ class Question:
         """The message that shows all hashes to a server that was given some."""
         return pack_message([b"seen", struct.pack(">H", len(self._hashes[0])), self._join()])
 
+    @property
+    def whole(self) -> bool:
+        """Whether the request still has all hashes that it had: a session that goes on may take some back."""
+        return len(self._hashes) >= self._count
+
     def __len__(self) -> int:
         """The hashes that it is about."""
         return self._count

@@ -133,8 +133,8 @@ func (m *Master) storedAgainLocked(rec uint32, ttl time.Duration) {
 // setLifeLocked sets a record's flags and deadline.
 func (m *Master) setLifeLocked(rec uint32, flags recordFlags, expires uint32) {
 	r := m.seg.peekRecord(rec)
+	m.countDatedLocked(expires, 1) // first: lookups count without the lock, and must not find none meanwhile
 	m.countDatedLocked(r.expires, -1)
-	m.countDatedLocked(expires, 1)
 	m.seg.setRecordLife(rec, r.saltTag, flags, expires)
 }
 
