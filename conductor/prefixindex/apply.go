@@ -75,8 +75,7 @@ type plan struct {
 	first int
 	over  bool
 
-	who         holding
-	blockTokens int
+	who holding
 	// place: the blocks, of a size, follow each other and on before, which is the digest of
 	// the record prev, or of none.
 	place  bool
@@ -109,7 +108,7 @@ func (src *Source) store(e *kvevents.BlockStored, rest []kvevents.Event) {
 		src.reusesFound()
 	}
 	p := &src.storing
-	*p = plan{event: e, rest: rest, kind: kind, tier: tier, blockTokens: e.BlockSize, reuse: src.origin.ReusesReported && fromBeginning(e)}
+	*p = plan{event: e, rest: rest, kind: kind, tier: tier, reuse: src.origin.ReusesReported && fromBeginning(e)}
 	p.place = kind == dense && e.BlockSize > 0 && len(e.TokenIDs) == n*e.BlockSize && src.namesAdapter(e) && src.digest(e)
 	for ; p.first < n && !p.over; p.first += holdBlocks {
 		src.space.take(src.stores)
@@ -137,19 +136,19 @@ func (src *Source) storePart() {
 		p.over = true
 		return
 	}
-	src.goesOnBehind(p, e, p.first)
-	src.storeLocked(p, e.Hashes[p.first:min(p.first+holdBlocks, len(e.Hashes))], p.first)
+	src.goesOnBehind(p)
+	src.storeLocked(p, e.Hashes[p.first:min(p.first+holdBlocks, len(e.Hashes))])
 	s.sweepLocked(sweepPages)
 }
 
-// goesOnBehind finds what an event's blocks from first on come behind.
-func (src *Source) goesOnBehind(p *plan, e *kvevents.BlockStored, first int) {
+// goesOnBehind finds what the event's blocks from p.first on come behind.
+func (src *Source) goesOnBehind(p *plan) {
 	if !p.place {
 		return
 	}
-	if first == 0 {
-		p.before, p.prev, p.place = src.before(e, p.who)
-		p.size = src.space.enterSize(p.blockTokens)
+	if p.first == 0 {
+		p.before, p.prev, p.place = src.before(p.event, p.who)
+		p.size = src.space.enterSize(p.event.BlockSize)
 		p.place = p.place && p.size != 0
 		return
 	}
@@ -194,11 +193,12 @@ func windowTokens(e *kvevents.BlockStored) int {
 }
 
 // storeLocked adds a copy of each block; the first of them is the event's block at
-// first.
-func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash, first int) {
+// p.first.
+func (src *Source) storeLocked(p *plan, hashes []kvevents.Hash) {
 	if !p.place {
 		src.stats.Unplaced += uint64(len(hashes))
 	}
+	first := p.first
 	for part := range slices.Chunk(hashes, nearBlocks) {
 		src.storeNear(p, part, first)
 		first += len(part)
