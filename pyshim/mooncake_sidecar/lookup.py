@@ -290,8 +290,6 @@ class LookupClient:
 
     def _show(self) -> None:
         """Show the server what it wants to see of requests that are not waited for any more."""
-        if not self._unshown:
-            return
         hashes = 0
         try:
             channel = self._open()  # with a new one nothing is left to be shown: who wanted to see it is gone

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from mooncake_sidecar.channel import pack_message
 from mooncake_sidecar.ids import wire_id
+from mooncake_sidecar.jobs import hash_blob
 
 _ENDS = 16
 """How many hashes at either end are given."""
@@ -60,7 +61,7 @@ class Question:
         end = b"".join((_U32.pack(len(self._name)), self._name, _SEQUENCE.pack(_U64.size, sequence)))
         hash_len = len(hashes[0]) if count else 0
         if not stride:
-            blob = self._join()
+            _, blob = hash_blob(hashes, count)
             body = _HEAD.size - _U32.size + len(blob) + len(end)
             return _HEAD.pack(body, len(_WHOLE), _WHOLE, 4, self.tokens, 2, hash_len, len(blob)), blob, end
         given = [*hashes[:_ENDS], *hashes[stride - 1 : count : stride], *hashes[count - _ENDS : count]]
@@ -92,7 +93,8 @@ class Question:
 
     def shown(self) -> bytes:
         """The message that shows all hashes to a server that was given some."""
-        return pack_message([b"seen", struct.pack(">H", len(self._hashes[0])), self._join()])
+        hash_len, blob = hash_blob(self._hashes, self._count)
+        return pack_message([b"seen", struct.pack(">H", hash_len), blob])
 
     @property
     def whole(self) -> bool:
@@ -102,7 +104,3 @@ class Question:
     def __len__(self) -> int:
         """The hashes that it is about."""
         return self._count
-
-    def _join(self) -> bytes:
-        hashes = self._hashes
-        return b"".join(hashes if len(hashes) == self._count else hashes[: self._count])
