@@ -15,7 +15,8 @@ import (
 // results, which have no reason to wait for it, and tries again while the store
 // is away.
 //
-// Its goroutine runs only while there is something to do.
+// Its goroutine runs only while there is something to do, and gathers that for a
+// moment.
 type cleaner struct {
 	store   store.Store
 	timeout time.Duration
@@ -35,7 +36,10 @@ type cleaner struct {
 const (
 	// maxKept bounds what is remembered while the store is away; what is beyond
 	// is the store's to find, by the declaration of the next session.
-	maxKept       = 1 << 20
+	maxKept = 1 << 20
+	// gatherPause lets the engine begin the step that a load's end allows before the
+	// store is told of it: the call wakes two threads.
+	gatherPause   = 20 * time.Millisecond
 	retryPause    = 100 * time.Millisecond
 	retryPauseMax = 5 * time.Second
 )
@@ -87,36 +91,33 @@ func (c *cleaner) startLocked() {
 
 func (c *cleaner) run() {
 	defer c.running.Done()
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	<-timer.C
-	for pause := retryPause; ; {
-		refs, tickets := c.take()
-		if refs == nil && tickets == nil {
-			return
-		}
-		if c.clean(refs, tickets) {
-			pause = retryPause
+	wait, retry := gatherPause, retryPause
+	for c.goesOn() {
+		pause(c.ctx, wait)
+		closing := c.ctx.Err() != nil
+		if c.clean(c.take()) {
+			wait, retry = gatherPause, retryPause
 			continue
 		}
-		timer.Reset(pause)
-		pause = min(2*pause, retryPauseMax)
-		select {
-		case <-timer.C:
-		case <-c.ctx.Done():
+		if closing {
 			return // the store learns it from the end of our session
 		}
+		wait, retry = retry, min(2*retry, retryPauseMax)
 	}
 }
 
-// take empties the queue; with nothing in it the goroutine must end.
+// goesOn reports whether there is anything to do; without, the goroutine must end.
+func (c *cleaner) goesOn() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.running = len(c.mu.refs) > 0 || len(c.mu.tickets) > 0
+	return c.mu.running
+}
+
+// take empties the queue.
 func (c *cleaner) take() (refs []uint64, tickets map[store.Namespace][]uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.mu.refs) == 0 && len(c.mu.tickets) == 0 {
-		c.mu.running = false
-		return nil, nil
-	}
 	refs, tickets = c.mu.refs, c.mu.tickets
 	c.mu.refs, c.mu.tickets = nil, map[store.Namespace][]uint64{}
 	return refs, tickets
