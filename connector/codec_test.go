@@ -67,6 +67,11 @@ func messages() []any {
 		&After{Type: TypeAfter, Event: 3},
 		&Declare{Type: TypeDeclare, Client: 1, UUID: "u", Reads: []uint64{1}, Puts: []uint64{2}},
 		&Registered{Type: TypeRegistered, NamespaceDigest: "ab", Generation: 1<<63 | 5, EventsRefused: true},
+		&Registered{Type: TypeRegistered, StoreReady: true, Offers: true},
+		&Follow{Type: TypeFollow, Engine: "e", ShardByGroup: []int{0, 3}, HeldShards: 2},
+		&Offer{Type: TypeOffer, Engine: "e", Request: "r", Namespace: 3, Generation: 1<<63 | 5, Removals: 7, LifeMS: 1000,
+			Items: AppendOffered(nil, &Offered{Group: 1, Shard: 3, Bytes: 256, Checksum: 5, Ref: 1 << 40, Offset: 1 << 33, Hash: kv.Hash{1, 2}})},
+		&Decline{Type: TypeDecline, Refs: []uint64{1, 1 << 63}},
 	}
 }
 

@@ -76,6 +76,12 @@ func newMessage(name string) message {
 		return new(Declare)
 	case TypeAfter:
 		return new(After)
+	case TypeFollow:
+		return new(Follow)
+	case TypeOffer:
+		return new(Offer)
+	case TypeDecline:
+		return new(Decline)
 	}
 	return nil
 }

@@ -39,6 +39,9 @@ const (
 	TypeSegments      = "segments"
 	TypeDeclare       = "declare"
 	TypeAfter         = "after"
+	TypeFollow        = "follow"
+	TypeOffer         = "offer"
+	TypeDecline       = "decline"
 )
 
 // Error codes of an Error message.
@@ -209,6 +212,8 @@ type Registered struct {
 	// each job back until its own event has happened, and names none. (Answer to
 	// Register only.)
 	EventsRefused bool `msgpack:"events_refused,omitempty"`
+	// Offers: Follow is understood (answer to Declare only).
+	Offers bool `msgpack:"offers,omitempty"`
 }
 
 // Generation tells an engine that its namespace was reset, by whomever. What the

@@ -83,13 +83,16 @@ func (c *channel) serve(h *handler, group *pulse.Group) {
 			return
 		}
 		reply := h.answer(frames)
-		if len(frames) == 0 || !unanswered(frames[0]) {
+		answered := len(frames) == 0 || !unanswered(frames[0])
+		if answered {
 			out = wire.AppendMessage(out[:0], reply)
+		}
+		if answered {
 			// An engine that is stopped does not read. That is no fault of ours.
 			loop.Await(func() { _, err = c.stream.Write(out) })
 		}
 		if h.owes() {
-			debts.begin()
+			debts.begin(h.owesMuch())
 		}
 		if err != nil {
 			return
@@ -97,22 +100,24 @@ func (c *channel) serve(h *handler, group *pulse.Group) {
 	}
 }
 
-// headStart is how long what an answer owes waits for whoever it has woken. The kernel lets that one run
-// where we do, for who sends an answer mostly goes to sleep next; if we go on instead, an engine waits until
-// 8,192 leases are granted (1 to 2 ms).
+// headStart is how long what an answer owes waits for whoever it has woken, if it is much. The kernel lets that
+// one run where we do, for who sends an answer mostly goes to sleep next; if we go on instead, an engine waits until
+// 8,192 leases are granted (1 to 2 ms). Little is done at once: workers are offered what was leased, and a load will
+// come soon. (The runtime's timers wait a millisecond at least where all sleeps.)
 const headStart = 100 * time.Microsecond
 
 // debtor does what answers owe, beside the channel.
 //
 // INVARIANT: between begin and settle the handler and its request are the debtor's.
 type debtor struct {
-	due, hurry chan struct{}
-	paid       chan struct{} // has room for one
-	owing      bool
+	due   chan bool // with a head start
+	hurry chan struct{}
+	paid  chan struct{} // has room for one
+	owing bool
 }
 
 func startDebtor(h *handler, loop *pulse.Loop) *debtor {
-	d := &debtor{due: make(chan struct{}), hurry: make(chan struct{}, 1), paid: make(chan struct{}, 1)}
+	d := &debtor{due: make(chan bool), hurry: make(chan struct{}, 1), paid: make(chan struct{}, 1)}
 	go d.pay(h, loop)
 	return d
 }
@@ -122,24 +127,26 @@ func (d *debtor) pay(h *handler, loop *pulse.Loop) {
 	defer loop.Leave()
 	start := time.NewTimer(headStart)
 	defer start.Stop()
-	more := false
-	next := func() { _, more = <-d.due }
+	wait, more := false, false
+	next := func() { wait, more = <-d.due }
 	for {
 		if loop.Await(next); !more {
 			return
 		}
-		start.Reset(headStart)
-		select {
-		case <-start.C:
-		case <-d.hurry:
+		if wait {
+			start.Reset(headStart)
+			select {
+			case <-start.C:
+			case <-d.hurry:
+			}
 		}
 		h.finish()
 		d.paid <- struct{}{}
 	}
 }
 
-func (d *debtor) begin() {
-	d.due <- struct{}{}
+func (d *debtor) begin(wait bool) {
+	d.due <- wait
 	d.owing = true
 }
 

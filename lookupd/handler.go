@@ -268,6 +268,14 @@ func (h *handler) find(r *wire.Request) (found coordinator.Lookup, err error) {
 // owes tells whether finish has anything to do.
 func (h *handler) owes() bool { return h.due.owed || h.due.shown.Len() > 0 }
 
+// muchOwed is how many chunks are leased behind an answer, not beside it.
+const muchOwed = 512
+
+// owesMuch tells whether finish takes longer than an engine takes to wake up.
+func (h *handler) owesMuch() bool {
+	return h.due.shown.Len() > muchOwed || h.due.owed && h.due.found.HitTokens/h.engine.spec.HashBlockTokens > muchOwed
+}
+
 // finish grants the lease that the last answer owes, and shows the sampler what
 // was looked up.
 //

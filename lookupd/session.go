@@ -93,6 +93,9 @@ func (s *Session) Send(msg any, fds ...int) error {
 	return s.conn.WriteFDs(frame, fds)
 }
 
+// Close ends the session: Receive returns.
+func (s *Session) Close() { _ = s.conn.Close() } // who receives reports it
+
 // PeerPID is the peer's process id as the kernel says it, 0 for one that we can't
 // see. The hello's may be another's.
 func (s *Session) PeerPID() int { return s.conn.PeerPID() }

@@ -72,6 +72,7 @@ func (s *Server) serveEngine(c *conversation, hello *connector.Hello, id uint64)
 		return c.refuse(refusalCode(err), err)
 	}
 	defer n.unmap()
+	defer n.follow()()
 	s.cfg.Log.Info("engine registered", "session", id, "pid", c.conn.PeerPID(), "engine", hello.EngineID,
 		"model", reg.Namespace.Model, "blocks", reg.NumBlocks)
 	if err := c.send(n.registered()); err != nil {
@@ -151,6 +152,25 @@ func (n *session) register(reg *connector.Register, fds []int) error {
 		return fmt.Errorf("%w: %w", errWrongNamespace, err)
 	}
 	return nil
+}
+
+// follower is a store that has references ready for loads that lookups of an
+// engine lead to: on held shards of each group from a first one on.
+type follower interface {
+	Follow(engine string, shards []int, held int) (stop func())
+}
+
+// follow tells such a store what the session's loads will ask for.
+func (n *session) follow() (stop func()) {
+	f, ok := n.srv.cfg.Store.(follower)
+	if !ok {
+		return func() {}
+	}
+	shards := make([]int, len(n.rank.groups))
+	for g := range shards {
+		shards[g] = int(n.rank.groups[g].shard)
+	}
+	return f.Follow(n.rank.engine, shards, n.rank.held)
 }
 
 func refusalCode(err error) string {

@@ -62,6 +62,8 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 		leases     = gauge("store_leases", "Requests that hold a lease.")
 		leased     = gauge("store_leased_bytes", "Memory that leases keep from eviction.")
 		unleased   = counter("store_leases_refused_total", "Leases that were cut short because all together had their share.")
+		offers     = counter("store_offers_total", "Hits on which workers were offered references before they asked.")
+		declined   = counter("store_offers_declined_total", "Those that were not used whole.")
 		clients    = gauge("store_clients", "Workers that map the store.")
 		undeclared = gauge("store_undeclared_clients", "Workers of before a restart that have not been heard of; until then no memory is handed out.")
 		reads      = gauge("store_open_reads", "Shards that are being read.")
@@ -72,7 +74,7 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 	r.inner.MustRegister(&source{
 		families: []*family{
 			capacity, prepared, used, pinned, idle, taken, slots, movedBytes, free, nodeSize, nodeReady, nodeUsed, chunks, namespaces, puts, gets, created, stored, read, failures, missed, ages, policy, changes, expiring, draining,
-			unpinned, corrupt, removed, leases, leased, unleased, clients, undeclared, reads, openPuts, recovered, recovery,
+			unpinned, corrupt, removed, leases, leased, unleased, offers, declined, clients, undeclared, reads, openPuts, recovered, recovery,
 		},
 		collect: func(out sink) {
 			s := stats()
@@ -140,6 +142,8 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 			out.put(leases, float64(s.Leases))
 			out.count(leased, s.LeasedBytes)
 			out.count(unleased, s.LeasesRefused)
+			out.count(offers, s.Offers)
+			out.count(declined, s.OffersDeclined)
 			out.put(clients, float64(s.Clients))
 			out.put(undeclared, float64(s.Undeclared))
 			out.put(reads, float64(s.OpenReads))

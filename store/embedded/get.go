@@ -12,6 +12,11 @@ type openRead struct {
 	// orphan: the record was not there any more when an earlier master's read was
 	// declared.
 	orphan bool
+	// offered: the client did not ask for it, nor has it been given back. Then it
+	// counts as read, of so many bytes, when it is released.
+	offered *follower
+	shard   uint32
+	bytes   uint32
 }
 
 // Get takes a reference on each shard that is there, and renews the lease of
@@ -37,6 +42,7 @@ func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, item
 		}
 		if m.timeLocked(); !begun {
 			m.renewLeaseLocked(lease)
+			m.followers.of(lease.Engine, c.id).comeToSomething()
 		}
 		begun = true
 		// Leaf first, so that the root ends as the most recently used.
@@ -62,37 +68,53 @@ func (m *Master) Get(session Session, n store.Namespace, lease store.Lease, item
 }
 
 func (m *Master) getLocked(c *client, ns store.NamespaceID, it *store.GetItem) store.GetResult {
-	rec, ok := uint32(0), false
-	if m.hasGroupLocked(ns, it.Group) {
-		rec, ok = m.findLocked(ns, it.Group, &it.Hash)
-	}
-	if !ok || !m.readableLocked(rec) || m.live[rec].readers == maxCount {
+	got, rec := m.referLocked(c, ns, it, nil)
+	if got.Status != store.GetReady {
 		m.stats.GetsAbsent++
-		return store.GetResult{Status: store.GetAbsent}
+		return got
+	}
+	m.touchLocked(rec)
+	if it.Shard == 0 && m.sharesLocked(ns) { // not all that load have had a lease
+		r := m.seg.peekRecord(rec)
+		m.shareAgainLocked(rec, m.groupOf(&r).wholeBytes())
+	}
+	m.countReadLocked(rec, it.Shard, got.Place.Bytes)
+	return got
+}
+
+// countReadLocked counts what a client has asked for, or used without asking.
+func (m *Master) countReadLocked(rec, shard, bytes uint32) {
+	m.countHitLocked(rec, shard)
+	m.stats.GetsReady++
+	m.stats.ReadBytes += uint64(bytes)
+}
+
+// referLocked takes a reference on a shard that is there, for a client that asks or
+// one that it is offered to.
+func (m *Master) referLocked(c *client, ns store.NamespaceID, it *store.GetItem, offered *follower) (store.GetResult, uint32) {
+	absent := store.GetResult{Status: store.GetAbsent}
+	if !m.hasGroupLocked(ns, it.Group) {
+		return absent, 0
+	}
+	rec, ok := m.findLocked(ns, it.Group, &it.Hash)
+	if !ok || !m.readableLocked(rec) || m.live[rec].readers == maxCount {
+		return absent, 0
 	}
 	r := m.seg.peekRecord(rec)
 	slot, entry, ok := m.slotOfLocked(&r, it.Shard)
 	if !ok {
-		m.stats.GetsAbsent++
-		return store.GetResult{Status: store.GetAbsent}
+		return absent, 0
 	}
 	m.live[rec].readers++
 	m.pins[slot]++
 	m.counter++
 	ref := uint64(slot)<<32 | uint64(m.counter)
-	m.reads[ref] = openRead{client: c.id, slot: slot, record: rec}
-	m.touchLocked(rec)
-	m.countHitLocked(rec, it.Shard)
-	if it.Shard == 0 && m.sharesLocked(ns) { // not all that load have had a lease
-		m.shareAgainLocked(rec, m.groupOf(&r).wholeBytes())
-	}
-	m.stats.GetsReady++
 	g := &m.namespaces[r.namespace].groups[r.group]
-	m.stats.ReadBytes += uint64(g.shardBytes)
+	m.reads[ref] = openRead{client: c.id, slot: slot, record: rec, offered: offered, shard: it.Shard, bytes: g.shardBytes}
 	return store.GetResult{
 		Status: store.GetReady, Ref: ref, Checksum: entry.checksum, Tier: m.tierLocked(rec),
 		Place: store.Place{Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes},
-	}
+	}, rec
 }
 
 // readableLocked tells whether a chunk may be loaded. One whose time is up may
@@ -126,6 +148,10 @@ func (m *Master) Release(session Session, refs []uint64) error {
 		}
 		for _, ref := range refs[from:to] {
 			if r, ok := m.reads[ref]; ok && r.client == c.id {
+				if r.offered != nil && !r.orphan {
+					r.offered.comeToSomething()
+					m.countReadLocked(r.record, r.shard, r.bytes)
+				}
 				m.releaseLocked(ref, r)
 			}
 		}
@@ -135,6 +161,10 @@ func (m *Master) Release(session Session, refs []uint64) error {
 
 func (m *Master) releaseLocked(ref uint64, r openRead) {
 	delete(m.reads, ref)
+	if r.offered != nil {
+		r.offered.client.offered--
+		r.offered.client.offeredBytes -= uint64(r.bytes)
+	}
 	if !r.orphan {
 		m.live[r.record].readers--
 		m.letGoLocked(r.record)

@@ -177,6 +177,8 @@ const (
 	hdrIncarn   = 72
 	hdrPrepared = 80
 	hdrRecReady = 84
+	// 96 to 111: the clock, see clock.go.
+	hdrRemovals = 112
 )
 
 // writeHeader makes mem a segment of the layout. The rest of mem is zero.

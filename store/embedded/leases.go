@@ -53,6 +53,7 @@ func (m *Master) Grant(ns store.NamespaceID, holder store.Lease, chunks []store.
 		}
 	}
 	m.endGrant(g)
+	m.offer(g)
 }
 
 // granting is a lease that is being granted.

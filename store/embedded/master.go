@@ -98,6 +98,7 @@ type Master struct {
 	arriving   map[uint64]struct{} // shards that an open put brings, by arrivalKey
 	pins       map[uint32]uint32   // open reads by slot
 	doomed     map[uint32]struct{} // slots of dropped chunks that are still read
+	followers  followers
 	leases     leaseTable
 	counter    uint32 // low half of the next read or ticket number
 
@@ -234,6 +235,7 @@ func newMaster(mem Memory, layout Layout, opts Options) *Master {
 		pins:       map[uint32]uint32{},
 		doomed:     map[uint32]struct{}{},
 		leases:     newLeaseTable(),
+		followers:  followers{},
 	}
 	if opts.HugePages {
 		heads, next := m.table.Memory()

@@ -3,6 +3,7 @@ package embedded
 import (
 	"encoding/hex"
 	"fmt"
+	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 )
@@ -13,6 +14,8 @@ type Conversation interface {
 	Send(msg any, fds ...int) error
 	// Receive returns the next message; an error is the session's end.
 	Receive() (any, error)
+	// Close ends the session: Receive returns.
+	Close()
 }
 
 // ClientProcess is the process at the other end, as the kernel says it.
@@ -52,12 +55,41 @@ func (m *Master) ServeClient(talk Conversation, process ClientProcess, number ui
 		return err
 	}
 	defer m.SessionLost(session)
-	if err := talk.Send(&connector.Registered{Type: connector.TypeRegistered, StoreReady: true}); err != nil {
+	if err := talk.Send(&connector.Registered{Type: connector.TypeRegistered, StoreReady: true, Offers: true}); err != nil {
 		return fmt.Errorf("answer declaration: %w", err)
 	}
-	// Nothing is sent on an open session; the wait ends with it.
-	if msg, err = talk.Receive(); err != nil {
-		return err
+	return m.converse(talk, session)
+}
+
+// converse serves an open session until it ends.
+func (m *Master) converse(talk Conversation, session Session) error {
+	offers := make(chan *connector.Offer, queuedOffers)
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for offer := range offers {
+			if talk.Send(offer) != nil {
+				talk.Close() // what was sent may be a part; Receive reports it
+			}
+		}
+	})
+	defer telling.Wait()
+	defer close(offers)
+	defer m.unfollow(session.Client, offers)
+	for {
+		msg, err := talk.Receive()
+		if err != nil {
+			return err
+		}
+		switch msg := msg.(type) {
+		case *connector.Follow:
+			err = m.follow(session, msg, offers)
+		case *connector.Decline:
+			err = m.decline(session, msg.Refs)
+		default:
+			err = fmt.Errorf("store client sent %T on an open session", msg)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	return fmt.Errorf("store client sent %T on an open session", msg)
 }

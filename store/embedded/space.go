@@ -52,6 +52,7 @@ func (m *Master) dropLocked(rec uint32, why RemoveReason) {
 // are reused when nobody reads them any more. The record becomes invalid first,
 // so that a crash in between frees the slots and not half a chunk.
 func (m *Master) dropForgottenLocked(rec uint32, why RemoveReason) {
+	m.noteRemoval(why)
 	r := m.seg.peekRecord(rec)
 	listed := m.live[rec].state.Whole()
 	m.dropped = age(m.clock.elapsed, m.lastUse[rec])

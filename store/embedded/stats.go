@@ -44,11 +44,14 @@ type Stats struct {
 	ReadBytes     uint64 // of shards that references were taken on
 	Created       uint64 // chunks that lookups began to find, those recovered not among them
 	LeasesRefused uint64
-	SlabsTaken    uint64 // times that slabs changed hands between slot sizes
-	SlotsMoved    uint64 // to get a slab free
-	MovedBytes    uint64
-	Removed       [removeReasons]uint64 // by RemoveReason
-	Missed        [missReasons]uint64   // chunks that lookups did not find, by MissReason
+	Offers        uint64 // made to clients that follow an engine
+	// OffersDeclined: nothing of them was used, or not all.
+	OffersDeclined uint64
+	SlabsTaken     uint64 // times that slabs changed hands between slot sizes
+	SlotsMoved     uint64 // to get a slab free
+	MovedBytes     uint64
+	Removed        [removeReasons]uint64 // by RemoveReason
+	Missed         [missReasons]uint64   // chunks that lookups did not find, by MissReason
 	// EvictedAges counts chunks that were evicted by how long ago their last use
 	// was: entry i up to AgeBounds[i], the last one the rest.
 	EvictedAges [len(ageBounds) + 1]uint64
@@ -121,6 +124,7 @@ func (s *Stats) Counters() map[string]uint64 {
 		"puts_granted": s.PutsGranted, "puts_existing": s.PutsExisting, "puts_no_space": s.PutsNoSpace,
 		"puts_refused": s.PutsRefused, "puts_ended": s.PutsEnded, "puts_revoked": s.PutsRevoked, "puts_void": s.PutsVoid,
 		"gets_ready": s.GetsReady, "gets_absent": s.GetsAbsent, "corrupt": s.Corrupt, "leases_refused": s.LeasesRefused,
+		"offers": s.Offers, "offers_declined": s.OffersDeclined,
 		"puts_draining": s.PutsDraining, "puts_over_quota": s.PutsOverQuota, "puts_untagged": s.PutsUntagged, "pins_refused": s.PinsRefused,
 		"slabs_taken": s.SlabsTaken, "slots_moved": s.SlotsMoved, "moved_bytes": s.MovedBytes,
 		"removed_expired": s.Removed[RemovedExpired], "removed_quota": s.Removed[RemovedQuota], "removed_command": s.Removed[RemovedByCommand], "removed_slab": s.Removed[RemovedForSlab], "removed_demoted": s.Removed[RemovedDemoted],

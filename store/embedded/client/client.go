@@ -76,6 +76,7 @@ type Client struct {
 	segments []*segment         // by Place.Segment; never shrinks
 	current  int                // index of the master's segment, -1 before the first
 	held     map[uint64]holding // by the client's own number
+	offers   offers
 	lastID   uint64
 	changed  chan struct{} // closed and replaced when session changes
 	closed   bool
@@ -104,7 +105,7 @@ func New(cfg Config) *Client {
 	}
 	return &Client{
 		cfg: cfg, rpc: storepb.NewStoreClient(cfg.RPC), current: -1,
-		held: map[uint64]holding{}, changed: make(chan struct{}),
+		held: map[uint64]holding{}, offers: newOffers(), changed: make(chan struct{}),
 	}
 }
 
@@ -164,7 +165,7 @@ func (c *Client) runSession(ctx context.Context) (opened bool, err error) {
 		return false, fmt.Errorf("store session: %w", err)
 	}
 	frames := connector.NewFrameReader(conn)
-	number, declared, err := c.handshake(conn, frames)
+	number, declared, offers, err := c.handshake(conn, frames)
 	if err != nil {
 		return false, fmt.Errorf("store session: %w", err)
 	}
@@ -180,8 +181,7 @@ func (c *Client) runSession(ctx context.Context) (opened bool, err error) {
 	}()
 	c.settle(dialCtx, number, declared)
 	if err = conn.SetReadDeadline(time.Time{}); err == nil {
-		// Nothing is sent on an open session; the read ends with it.
-		_, err = frames.Next()
+		err = c.converse(conn, frames, number, offers)
 	}
 	c.endSession(number)
 	<-unblock
@@ -189,36 +189,60 @@ func (c *Client) runSession(ctx context.Context) (opened bool, err error) {
 	return true, err
 }
 
-func (c *Client) handshake(conn Conn, frames *connector.FrameReader) (uint64, *connector.Declare, error) {
+// converse reads an open session until it ends. Nothing is said on it by a master
+// that makes no offers.
+func (c *Client) converse(conn Conn, frames *connector.FrameReader, number uint64, offers bool) error {
+	if offers {
+		c.beginOffers()
+		defer c.endOffers()
+		stop := make(chan struct{})
+		var telling sync.WaitGroup
+		telling.Go(func() { c.keepTelling(conn, stop) })
+		defer telling.Wait()
+		defer close(stop)
+		// A peer that does not read ends what is being told.
+		defer func() { _ = conn.Close() }()
+	}
+	for {
+		offer, err := receive[*connector.Offer](frames)
+		if err != nil {
+			return err
+		}
+		c.takeIn(number, offer)
+	}
+}
+
+func (c *Client) handshake(conn Conn, frames *connector.FrameReader) (number uint64, declared *connector.Declare, offers bool, err error) {
 	if err := send(conn, &connector.Hello{
 		Type: connector.TypeHello, Protocol: connector.ProtocolVersion, Role: connector.RoleStoreClient,
 		PID: c.cfg.PID, Epoch: c.cfg.ID, Version: c.cfg.Version,
 	}); err != nil {
-		return 0, nil, err
+		return 0, nil, false, err
 	}
 	welcome, err := receive[*connector.Welcome](frames)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, false, err
 	}
 	segments, err := receive[*connector.Segments](frames)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, false, err
 	}
 	fds, err := conn.TakeFDs(segments.FDs)
 	if err != nil {
-		return 0, nil, err
+		return 0, nil, false, err
 	}
 	if err := c.takeSegments(segments.Segments, fds); err != nil {
-		return 0, nil, err
+		return 0, nil, false, err
 	}
-	declared := c.declaration()
+	declared = c.declaration()
 	if err := send(conn, declared); err != nil {
-		return 0, nil, err
+		return 0, nil, false, err
 	}
-	if _, err := receive[*connector.Registered](frames); err != nil {
-		return 0, nil, err
+	registered, err := receive[*connector.Registered](frames)
+	if err != nil {
+		return 0, nil, false, err
 	}
-	return welcome.Session, declared, nil
+	return welcome.Session, declared, registered.Offers, nil
 }
 
 func send(w io.Writer, msg any) error {

@@ -41,6 +41,7 @@ type daemon struct {
 	gate    func(ctx context.Context) // called before every gRPC call
 	wg      sync.WaitGroup
 	last    chan struct{} // closed when the last connection was accepted
+	mute    bool          // it makes no offers, as masters did before there were any
 	mu      sync.Mutex
 	conns   []*unixmsg.Conn
 	number  uint64
@@ -116,7 +117,7 @@ func (d *daemon) accept() {
 			if err != nil {
 				return
 			}
-			_ = d.master.ServeClient(conversation{conn, frames}, embedded.ClientProcess{PID: uint32(conn.PeerPID()), Start: start}, number, d.segment.FD())
+			_ = d.master.ServeClient(conversation{conn, frames, d.mute}, embedded.ClientProcess{PID: uint32(conn.PeerPID()), Start: start}, number, d.segment.FD())
 		})
 	}
 }
@@ -125,15 +126,21 @@ func (d *daemon) accept() {
 type conversation struct {
 	conn   *unixmsg.Conn
 	frames *connector.FrameReader
+	mute   bool
 }
 
 func (c conversation) Send(msg any, fds ...int) error {
+	if registered, ok := msg.(*connector.Registered); ok && c.mute {
+		registered.Offers = false
+	}
 	frame, err := connector.AppendFrame(nil, msg)
 	if err != nil {
 		return err
 	}
 	return c.conn.WriteFDs(frame, fds)
 }
+
+func (c conversation) Close() { _ = c.conn.Close() }
 
 func (c conversation) Receive() (any, error) {
 	frame, err := c.frames.Next()

@@ -16,4 +16,9 @@
 // name segments by a number that is never used twice in the client's life, so a
 // place of the old segment can't be mistaken for one of the new. An old mapping
 // is closed when nothing is held in it.
+//
+// # Offers
+//
+// The master sends references that a load will ask for. They are held like any
+// other; Get takes them if they are just what it wants, else they are declined.
 package client

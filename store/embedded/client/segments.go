@@ -125,6 +125,10 @@ func (c *Client) Kept() (info connector.SegmentInfo, fd int, ok bool) {
 func (c *Client) hold(session uint64, ids []uint64, put bool) (segment int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.holdLocked(session, ids, put)
+}
+
+func (c *Client) holdLocked(session uint64, ids []uint64, put bool) (segment int, ok bool) {
 	if c.session != session {
 		return 0, false
 	}
@@ -142,6 +146,10 @@ func (c *Client) hold(session uint64, ids []uint64, put bool) (segment int, ok b
 func (c *Client) drop(ids []uint64) (masterIDs []uint64, positions []int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.dropLocked(ids)
+}
+
+func (c *Client) dropLocked(ids []uint64) (masterIDs []uint64, positions []int) {
 	for i, id := range ids {
 		h, ok := c.held[id]
 		if !ok {

@@ -1,0 +1,255 @@
+package embedded
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/store"
+)
+
+// following is a client that follows engine "e", and what it was sent.
+type following struct {
+	*world
+	s      Session
+	ns     store.Namespace
+	offers chan *connector.Offer
+}
+
+// newFollowing stores chunks of two shards; the client loads the second.
+func newFollowing(t *testing.T, chunks int) *following {
+	w := newWorld(t, 64<<20)
+	f := &following{world: w, s: w.open(1, 1, 10, Declaration{}), ns: w.namespace(testSpec("m", 16<<10, 2)), offers: make(chan *connector.Offer, queuedOffers)}
+	for chunk := range chunks {
+		for shard := range 2 {
+			w.store(f.s, f.ns, chunk, shard)
+		}
+	}
+	f.follow(f.s, 1)
+	return f
+}
+
+func (f *following) follow(s Session, held int) {
+	f.tb.Helper()
+	if err := f.m.follow(s, &connector.Follow{Engine: "e", ShardByGroup: []int{2 - held}, HeldShards: held}, f.offers); err != nil {
+		f.tb.Fatal(err)
+	}
+}
+
+func (f *following) grant(request string, chunks ...int) *connector.Offer {
+	keys := make([]store.ChunkKey, len(chunks))
+	for i, chunk := range chunks {
+		keys[i] = store.ChunkKey{Hash: testHash(chunk)}
+	}
+	f.m.Grant(f.ns.ID, store.Lease{Engine: "e", Request: request}, keys, 30*time.Second)
+	select {
+	case offer := <-f.offers:
+		return offer
+	default:
+		return nil
+	}
+}
+
+func refsOf(offer *connector.Offer) (refs []uint64) {
+	for i := range offer.Len() {
+		refs = append(refs, offer.At(i).Ref)
+	}
+	return refs
+}
+
+// TestOfferIsWhatALoadAsksFor: the same places as Get's, in a load's order, and
+// counted as reads when they were used.
+func TestOfferIsWhatALoadAsksFor(t *testing.T) {
+	f := newFollowing(t, 3)
+	f.follow(f.s, 2)
+	offer := f.grant("r", 0, 1, 2)
+	if offer == nil || offer.Len() != 6 || offer.Engine != "e" || offer.Request != "r" || offer.LifeMS != 1000 ||
+		(store.Namespace{ID: store.NamespaceID(offer.Namespace), ResetEpoch: offer.Generation}) != f.ns || offer.Removals != Removals(f.mem) {
+		t.Fatalf("offered %+v", offer)
+	}
+	var items []store.GetItem
+	for chunk := range 3 {
+		for shard := range 2 {
+			items = append(items, store.GetItem{Hash: testHash(chunk), Shard: uint32(shard)})
+		}
+	}
+	before := f.m.Stats()
+	if before.GetsReady != 0 || before.OpenReads != 6 {
+		t.Errorf("an offer counts as %d reads, and %d references are open", before.GetsReady, before.OpenReads)
+	}
+	asked, err := f.m.Get(f.s, f.ns, store.Lease{}, items)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range asked {
+		got := offer.At(i)
+		if got.Hash != items[i].Hash || got.Shard != items[i].Shard || got.Offset != want.Place.Offset || got.Bytes != want.Place.Bytes || got.Checksum != want.Checksum || got.Ref == want.Ref {
+			t.Errorf("item %d: offered %+v, asked for it is %+v", i, got, want)
+		}
+		if err := f.m.Release(f.s, []uint64{want.Ref}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refs := refsOf(offer)
+	if err := errors.Join(f.m.Release(f.s, refs[:4]), f.m.decline(f.s, refs[4:])); err != nil {
+		t.Fatal(err)
+	}
+	after := f.m.Stats()
+	if after.GetsReady != 6+4 || after.ReadBytes != 10*16<<10 || after.OpenReads != 0 || after.Offers != 1 || after.OffersDeclined != 1 {
+		t.Errorf("in the end: %+v", after)
+	}
+	if c := f.m.clients[1]; c.offered != 0 || c.offeredBytes != 0 {
+		t.Errorf("the client has %d offered references of %d bytes open", c.offered, c.offeredBytes)
+	}
+}
+
+func TestAllIsOfferedOrNothing(t *testing.T) {
+	f := newFollowing(t, 3)
+	f.store(f.s, f.ns, 3, 0) // half a chunk
+	if offer := f.grant("r", 0, 1, 3); offer != nil || f.m.Stats().OpenReads != 0 {
+		t.Errorf("offered %+v of a hit that is not there, %d references are open", offer, f.m.Stats().OpenReads)
+	}
+	if err := f.m.follow(f.s, &connector.Follow{Engine: "e", ShardByGroup: []int{2}, HeldShards: 1}, f.offers); err != nil {
+		t.Fatal(err)
+	}
+	if offer := f.grant("r", 0, 1); offer != nil || f.m.Stats().OpenReads != 0 {
+		t.Errorf("offered %+v of a shard that there is not", offer)
+	}
+	if err := f.m.follow(f.s, &connector.Follow{Engine: "e"}, f.offers); err != nil {
+		t.Fatal(err)
+	}
+	if offer := f.grant("r", 0, 1); offer != nil || len(f.m.followers) != 0 {
+		t.Errorf("offered %+v to nobody who follows the engine", offer)
+	}
+}
+
+// TestOffersInVainEnd: an engine that has all of it in a cache of its own is
+// offered nothing, until it loads again.
+func TestOffersInVainEnd(t *testing.T) {
+	f := newFollowing(t, 1)
+	for i := range vainOffers {
+		offer := f.grant("r", 0)
+		if offer == nil {
+			t.Fatalf("nothing was offered after %d times in vain", i)
+		}
+		if err := f.m.decline(f.s, refsOf(offer)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if offer := f.grant("r", 0); offer != nil {
+		t.Errorf("offered %+v", offer)
+	}
+	got, err := f.m.Get(f.s, f.ns, store.Lease{Engine: "e", Request: "r"}, []store.GetItem{{Hash: testHash(0), Shard: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.grant("r", 0) == nil {
+		t.Error("nothing was offered after a load")
+	}
+	// Used in part each time.
+	for range 2 * vainOffers {
+		if err := f.m.Release(f.s, []uint64{got[0].Ref}); err != nil {
+			t.Fatal(err)
+		}
+		offer := f.grant("r", 0)
+		if offer == nil {
+			t.Fatal("nothing was offered to who uses it")
+		}
+		got[0].Ref = offer.At(0).Ref
+	}
+}
+
+// TestOffersAreBounded: who does not give back is offered no more, also where the
+// number is small but not the bytes, and nobody waits for who does not read.
+func TestOffersAreBounded(t *testing.T) {
+	f := newFollowing(t, 40)
+	all := make([]int, 40)
+	for i := range all {
+		all[i] = i
+	}
+	made := 0
+	for f.grant("r", all...) != nil {
+		made += len(all)
+	}
+	if most := int(64 << 20 * offerShare / (16 << 10)); made == 0 || made > most || made > openOffers {
+		t.Errorf("%d references are open", made)
+	}
+	if open := f.m.Stats().OpenReads; open != made {
+		t.Errorf("%d references are open, %d were offered", open, made)
+	}
+
+	unread := newFollowing(t, 1)
+	for range 2 * queuedOffers {
+		unread.m.Grant(unread.ns.ID, store.Lease{Engine: "e", Request: "r"}, []store.ChunkKey{{Hash: testHash(0)}}, time.Second)
+	}
+	if open := unread.m.Stats().OpenReads; open != queuedOffers {
+		t.Errorf("%d references are open, %d offers are on their way", open, queuedOffers)
+	}
+}
+
+// TestOfferedReferencesAreTheClients: they outlive its session, as others do, and
+// a removal; and go with its process.
+func TestOfferedReferencesAreTheClients(t *testing.T) {
+	f := newFollowing(t, 2)
+	offer := f.grant("r", 0, 1)
+	was := slices.Clone(f.place(store.Place{Offset: offer.At(0).Offset, Bytes: offer.At(0).Bytes}))
+	if err := f.m.Reset(f.ns.ID); err != nil {
+		t.Fatal(err)
+	}
+	if offer.Removals == Removals(f.mem) {
+		t.Error("a reset does not void what was offered")
+	}
+	ns := f.namespace(testSpec("m", 16<<10, 2))
+	for chunk := 100; f.store(f.s, ns, chunk, 0) == store.PutGranted; chunk++ {
+		f.store(f.s, ns, chunk, 1)
+		if chunk > 10_000 {
+			break // the store is full over and over
+		}
+	}
+	if got := f.place(store.Place{Offset: offer.At(0).Offset, Bytes: offer.At(0).Bytes}); !slices.Equal(got, was) {
+		t.Error("memory under an offered reference was written to")
+	}
+	f.m.unfollow(1, f.offers)
+	f.m.SessionLost(f.s)
+	if open := f.m.Stats().OpenReads; open != 2 {
+		t.Errorf("%d references are open while the process may run", open)
+	}
+	f.alive[10] = false
+	f.m.Reap()
+	if open := f.m.Stats().OpenReads; open != 0 || len(f.m.followers) != 0 {
+		t.Errorf("%d references are open, %d engines followed", open, len(f.m.followers))
+	}
+}
+
+// TestRemovalsVoidOffers: what Get would not give any more.
+func TestRemovalsVoidOffers(t *testing.T) {
+	f := newFollowing(t, 2)
+	at := Removals(f.mem)
+	for chunk := 100; f.m.Stats().Removed[RemovedEvicted] == 0; chunk++ {
+		f.store(f.s, f.ns, chunk, 0)
+		f.store(f.s, f.ns, chunk, 1)
+	}
+	if Removals(f.mem) != at {
+		t.Error("the eviction of what nobody holds voids offers")
+	}
+	f.store(f.s, f.ns, 0, 0)
+	f.store(f.s, f.ns, 0, 1)
+	if err := f.m.ReportFailed(f.s, f.ns, []store.FailedChunk{{Hash: testHash(0), Corrupt: true}, {Hash: testHash(1), Corrupt: true}}); err != nil {
+		t.Fatal(err)
+	}
+	if Removals(f.mem) == at {
+		t.Error("a corrupt chunk that was dropped may still be loaded")
+	}
+	f.store(f.s, f.ns, 5, 0)
+	f.store(f.s, f.ns, 5, 1)
+	at = Removals(f.mem)
+	if _, err := f.m.Remove(t.Context(), Scope{Namespace: &f.ns.ID, Hashes: []kv.Hash{testHash(5)}}); err != nil {
+		t.Fatal(err)
+	}
+	if Removals(f.mem) == at {
+		t.Error("a chunk that an operator removed may still be loaded")
+	}
+}
