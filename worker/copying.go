@@ -79,23 +79,40 @@ func (n *session) batchEnd(copies []ShardCopy, from, most int) int {
 // copyBatch copies one batch and waits for it, whatever becomes of the job: as
 // long as the device may touch a block, the job is not over.
 func (n *session) copyBatch(j *job, direction Direction, batch []ShardCopy) error {
+	return n.copying(j, func(ctx context.Context, after Event, done func(error)) {
+		n.mapping.Copy(ctx, direction, after, batch, done)
+	})
+}
+
+// copyWhile copies a store's batch likewise, while goOn says so.
+func (n *session) copyWhile(j *job, m GivingWay, batch []ShardCopy, goOn func(copied int) bool) (copied int, err error) {
+	err = n.copying(j, func(ctx context.Context, after Event, done func(error)) {
+		m.CopyWhile(ctx, after, batch, goOn, func(n int, err error) {
+			copied = n
+			done(err)
+		})
+	})
+	return copied, err
+}
+
+// copying starts copies of a job and waits until they are done.
+func (n *session) copying(j *job, start func(ctx context.Context, after Event, done func(error))) (err error) {
 	ctx := context.Context(boardContext{j.ctx, n, j})
 	if n.srv.cfg.Faults.IgnoreCancel {
 		ctx = context.WithoutCancel(j.ctx)
 	}
+	ended := make(chan error, 1)
+	done := func(err error) { ended <- err }
 	if j.after < 0 {
-		return n.copyAfter(ctx, direction, nil, batch)
+		start(ctx, nil, done)
+		return <-ended
 	}
-	var err error
 	// The engine's step takes as long as it does; the engine's deadline bounds this.
-	j.loop.Await(func() { err = n.copyAfter(ctx, direction, j.after, batch) })
+	j.loop.Await(func() {
+		start(ctx, j.after, done)
+		err = <-ended
+	})
 	return err
-}
-
-func (n *session) copyAfter(ctx context.Context, direction Direction, after Event, batch []ShardCopy) error {
-	done := make(chan error, 1)
-	n.mapping.Copy(ctx, direction, after, batch, func(err error) { done <- err })
-	return <-done
 }
 
 // boardContext is a job's context that has an error as soon as the board gives

@@ -43,6 +43,17 @@ type SizedMapping interface {
 	PieceBytes() (load, store int)
 }
 
+// GivingWay is a Mapping that can end a store's batch early, for those who come
+// first: so what a store copies at a time need not be small when nobody else is
+// there, which costs a hand-over between threads each time.
+type GivingWay interface {
+	Mapping
+	// CopyWhile is Copy of a store's batch, in order. Before every shard but the first
+	// goOn is asked, on the thread that copies: it must return at once. done is told how
+	// many shards were copied, all of them or as many as goOn allowed.
+	CopyWhile(ctx context.Context, after Event, batch []ShardCopy, goOn func(copied int) bool, done func(copied int, err error))
+}
+
 // EventMapping is a Mapping that may be without the events that the registration
 // brought.
 type EventMapping interface {

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
@@ -55,6 +56,9 @@ type schedule struct {
 	sessions map[uint64]*queue
 	next     uint64
 	ticked   time.Time // when the rules' last tick was
+	// loadsFirst: there are loads that stores wait for. It is set with the lock, at
+	// unlock, and read without.
+	loadsFirst atomic.Bool
 }
 
 // newSchedule returns a schedule in which a load that does nothing for the time
@@ -67,13 +71,19 @@ func newSchedule(limits jobqueue.Limits, patience time.Duration) *schedule {
 // lock: it must return at once.
 func (s *schedule) open(begin func(*job)) *queue {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	s.next++
 	q := &queue{all: s, session: s.next, begin: begin, live: map[uint64]*job{}}
 	q.changed = sync.NewCond(&s.mu)
 	s.sessions[q.session] = q
 	s.rules.Open(q.session)
 	return q
+}
+
+// unlock is the end of whatever may have changed the rules' state.
+func (s *schedule) unlock() {
+	s.loadsFirst.Store(s.rules.LoadsFirst())
+	s.mu.Unlock()
 }
 
 // grantLocked wakes those whose piece may begin.
@@ -87,7 +97,7 @@ func (s *schedule) grantLocked() {
 // gain by it.
 func (s *schedule) age() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	if now := time.Now(); now.Sub(s.ticked) >= s.interval {
 		s.ticked = now
 		s.rules.Tick()
@@ -98,7 +108,7 @@ func (s *schedule) age() {
 // tick makes the store pipelines that wait go round once.
 func (s *schedule) tick() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	for _, q := range s.sessions {
 		q.ticks++
 		q.changed.Broadcast()
@@ -107,7 +117,7 @@ func (s *schedule) tick() {
 
 func (s *schedule) stats() QueueStats {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	defer s.unlock()
 	return s.rules.Stats()
 }
 
@@ -133,7 +143,7 @@ func (q *queue) key(job uint64) jobqueue.ID { return jobqueue.ID{Session: q.sess
 // answers.
 func (q *queue) add(j *job) (dropped []*job, err error) {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	out, err := q.all.rules.Offer(q.key(j.id), j.queueKind(), j.bytes)
 	if err != nil {
 		return nil, err
@@ -163,7 +173,7 @@ func (q *queue) beginLocked() {
 // tick since *seen, and open false when the queue is closed.
 func (q *queue) nextStore(seen *uint64) (j *job, open bool) {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	for !q.closed {
 		if id, ok := q.all.rules.Begin(q.session, jobqueue.Store); ok {
 			return q.live[id.Job], true
@@ -182,7 +192,7 @@ func (q *queue) nextStore(seen *uint64) (j *job, open bool) {
 // that is not known: its result is on its way.
 func (q *queue) take(id uint64) *job {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	j := q.live[id]
 	if j == nil {
 		return nil
@@ -198,7 +208,7 @@ func (q *queue) take(id uint64) *job {
 // finish ends a job that ran. It reports whether the caller answers it.
 func (q *queue) finish(j *job) bool {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	if q.live[j.id] == j {
 		q.endLocked(j)
 	}
@@ -217,7 +227,7 @@ func (q *queue) endLocked(j *job) {
 // forbids. It reports whether the caller answers it.
 func (q *queue) disown(id uint64) *job {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	j := q.live[id]
 	if j == nil || j.answered {
 		return nil
@@ -229,7 +239,7 @@ func (q *queue) disown(id uint64) *job {
 // known reports whether a job is live.
 func (q *queue) known(id uint64) bool {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	return q.live[id] != nil
 }
 
@@ -237,7 +247,7 @@ func (q *queue) known(id uint64) bool {
 // unanswered: nobody is there to hear.
 func (q *queue) close() {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	q.closed = true
 	for _, j := range q.live {
 		j.cancel()
@@ -250,7 +260,7 @@ func (q *queue) close() {
 // REQUIRES: it is closed, and none of its jobs runs.
 func (q *queue) leave() {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	q.all.rules.Close(q.session)
 	delete(q.all.sessions, q.session)
 	q.all.grantLocked()

@@ -183,6 +183,7 @@ func (n *session) finished(m *connector.Finished) {
 	for _, id := range m.Requests {
 		n.ledger.Finish(id)
 	}
+	n.endings.Add(1)
 }
 
 // deviceNames lists the devices for an error message.

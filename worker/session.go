@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
@@ -50,6 +51,7 @@ type session struct {
 
 	ledgerMu sync.Mutex
 	ledger   *connector.Ledger // guarded by ledgerMu
+	endings  atomic.Uint64     // messages of requests that finished or were preempted
 }
 
 // serveEngine serves an engine rank: a registration, then jobs.

@@ -7,7 +7,8 @@ import (
 
 const (
 	// storePieceBytes is what a store copies between two looks at what goes before
-	// it: about a millisecond, so long a load may find it beside itself.
+	// it: about a millisecond, so long a load may find it beside itself. Where the
+	// device can give way it is what a store copies at least, see GivingWay.
 	storePieceBytes = 4 << 20
 	// loadPieceBytes is what a load copies before another's turn: a few milliseconds,
 	// of which dividing the piece among cores is no large part.
@@ -16,7 +17,8 @@ const (
 
 // copyAll copies what was granted, batch by batch, and publishes each. A batch is
 // copied in pieces: before each the job waits for its turn, and looks whether it,
-// or one of its requests, was given up.
+// or one of its requests, was given up. Where the device can give way, a piece is
+// what is left of the batch, until one of these looks is worth while.
 func (s *storing) copyAll(copies []ShardCopy, at []int) error {
 	batchBytes := pacedBatch(s.n.srv.cfg.BatchBytes, s.n.srv.cfg.StorePace)
 	for len(copies) > 0 {
@@ -24,13 +26,14 @@ func (s *storing) copyAll(copies []ShardCopy, at []int) error {
 		for end := s.n.batchEnd(copies, 0, batchBytes); copied < end; {
 			_, bytes := pieceEnd(copies[:end], copied, s.n.storePiece)
 			err := s.turn(bytes, func() error {
+				endings := s.n.endings.Load() // before retire sees what they did
 				if s.retire() {
 					copies, at = s.current(copies, at, copied)
 					end = min(end, len(copies))
 				}
-				from := copied
-				copied, _ = pieceEnd(copies[:end], from, s.n.storePiece)
-				return s.n.copyBatch(s.j, Store, copies[from:copied])
+				n, err := s.copyPiece(copies[copied:end], endings)
+				copied += n
+				return err
 			})
 			if err != nil {
 				return err
@@ -47,6 +50,19 @@ func (s *storing) copyAll(copies []ShardCopy, at []int) error {
 		copies, at = copies[copied:], at[copied:]
 	}
 	return nil
+}
+
+// copyPiece copies the next piece of what is left of a batch, and returns how many
+// copies it has made. Endings that were not counted yet end it early.
+func (s *storing) copyPiece(left []ShardCopy, endings uint64) (copied int, err error) {
+	least, _ := pieceEnd(left, 0, s.n.storePiece)
+	m, ok := s.n.mapping.(GivingWay)
+	if !ok || s.n.srv.cfg.StorePace < 100 { // a store that rests does so after each
+		return least, s.n.copyBatch(s.j, Store, left[:least])
+	}
+	return s.n.copyWhile(s.j, m, left, func(copied int) bool {
+		return copied < least || !s.n.queue.all.loadsFirst.Load() && s.n.endings.Load() == endings
+	})
 }
 
 // turn does a step of the store when it is its turn, rested from the last one as

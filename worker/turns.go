@@ -21,7 +21,7 @@ func (q *queue) await(j *job, bytes int) bool {
 	q.all.mu.Lock()
 	q.all.rules.Ask(q.key(j.id), int64(bytes))
 	q.all.grantLocked()
-	q.all.mu.Unlock()
+	q.all.unlock()
 	select {
 	case <-j.turn:
 		return true
@@ -36,7 +36,7 @@ func (q *queue) await(j *job, bytes int) bool {
 		return true
 	}
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	if !q.all.rules.Withdraw(q.key(j.id)) {
 		<-j.turn // it was granted meanwhile
 		q.all.rules.Return(q.key(j.id))
@@ -69,7 +69,7 @@ func (q *queue) turn(j *job) (granted bool) {
 // done ends the job's piece.
 func (q *queue) done(j *job) {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	q.all.rules.Return(q.key(j.id))
 	q.all.grantLocked()
 }
@@ -86,7 +86,7 @@ func (q *queue) aside(j *job, wait time.Duration) {
 // setAside returns how many loads are aside now.
 func (q *queue) setAside(j *job, aside bool) int {
 	q.all.mu.Lock()
-	defer q.all.mu.Unlock()
+	defer q.all.unlock()
 	asides := q.all.rules.Aside(q.key(j.id), aside)
 	q.beginLocked()
 	q.all.grantLocked()

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -14,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
-	"github.com/mooncake-sidecar/sidecar/internal/hugepage"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/internal/unixmsg"
@@ -70,16 +68,9 @@ func newEngine(ctx context.Context, dir string, g geometry, verify bool) (_ *eng
 	}()
 	blocks := 1 + kvAreas*g.blocks() // block 0 is the null block
 	size := uint64(blocks * g.shardBytes())
-	if e.kv, err = shm.NewSegment("datapath-kv", size); err != nil {
+	if e.kv, err = readyMemory("datapath-kv", size); err != nil {
 		return nil, err
 	}
-	// As an engine's: there before it is used, on huge pages where there are any. Each
-	// of those needs a page to begin with.
-	for at := uint64(0); at < size; at += hugepage.Bytes {
-		e.kv.Bytes()[at] = 0
-	}
-	// Else it is on small ones, which come with their use.
-	_ = errors.Join(e.kv.Collapse(0, size), e.kv.Populate(0, size))
 	boardFD, err := shm.Create(ctx, "datapath-board", jobSlots*8)
 	if err != nil {
 		return nil, err

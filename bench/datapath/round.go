@@ -53,12 +53,22 @@ func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) (
 	m := &meter{b: b, e: e, round: round, pid: d.worker.Process.Pid}
 	m.measure("store", func() (time.Duration, *connector.Result, error) { return e.store(prompt) })
 	time.Sleep(o.Settle / 4)
-	yard := newCopies(e)
+	yard, err := newCopies(e)
+	if err != nil {
+		return nil, err
+	}
+	defer yard.close()
+	cold := newCaches()
+	cold.empty()
 	m.measure("first", func() (time.Duration, *connector.Result, error) { return e.load(prompt) })
 	for i := range o.Warm {
+		cold.empty()
 		m.measure("warm", func() (time.Duration, *connector.Result, error) { return e.load(prompt) })
+		cold.empty()
 		m.add("copy-in", yard.in(2))
+		cold.empty()
 		m.measure("restore", func() (time.Duration, *connector.Result, error) { return e.store(prompt + 1 + i) })
+		cold.empty()
 		m.add("copy-out", yard.out(0))
 	}
 	if m.err == nil && !e.loaded() {

@@ -7,9 +7,6 @@ import (
 )
 
 const (
-	// lineBytes is what kernels copy a multiple of, to a multiple of: a write past
-	// the caches is of a whole line, or costs as much as two.
-	lineBytes = 64
 	// shortest is what a kernel begins with, its first round.
 	shortest = 256
 	// longest bounds what is copied in one call, which the scheduler can't
@@ -116,10 +113,11 @@ func (k kernel) copier() *copier {
 //
 // The writes go past the caches, but for those of less than a line: who reads
 // them next is another process, later. They are ordered before whatever is
-// written after fence.
+// written after fence. What lies ahead bytes from src, as long as it, is fetched
+// meanwhile; 0: nothing is.
 //
 // REQUIRES: len(dst) == len(src).
-func (c *copier) copySum(dst, src []byte, sum uint32) uint32 {
+func (c *copier) copySum(dst, src []byte, sum uint32, ahead uintptr) uint32 {
 	if c.kernel == portable || len(src) < shortest {
 		return copyThenSum(dst, src, sum)
 	}
@@ -132,11 +130,11 @@ func (c *copier) copySum(dst, src []byte, sum uint32) uint32 {
 		n := min(len(src)/lineBytes*lineBytes, longest)
 		switch c.kernel {
 		case zmm:
-			crc = copyZMM(dst[:n], src[:n], crc, &c.folds)
+			crc = copyZMM(dst[:n], src[:n], crc, ahead, &c.folds)
 		case ymm:
-			crc = copyYMM(dst[:n], src[:n], crc, &c.folds)
+			crc = copyYMM(dst[:n], src[:n], crc, ahead, &c.folds)
 		default:
-			crc = copyXMM(dst[:n], src[:n], crc, &c.folds)
+			crc = copyXMM(dst[:n], src[:n], crc, ahead, &c.folds)
 		}
 		dst, src = dst[n:], src[n:]
 	}
@@ -157,13 +155,13 @@ func fence() { storeFence() }
 // long and at a multiple of lineBytes, k is the kernel's.
 //
 //go:noescape
-func copyZMM(dst, src []byte, crc uint32, k *folds) uint32
+func copyZMM(dst, src []byte, crc uint32, ahead uintptr, k *folds) uint32
 
 //go:noescape
-func copyYMM(dst, src []byte, crc uint32, k *folds) uint32
+func copyYMM(dst, src []byte, crc uint32, ahead uintptr, k *folds) uint32
 
 //go:noescape
-func copyXMM(dst, src []byte, crc uint32, k *folds) uint32
+func copyXMM(dst, src []byte, crc uint32, ahead uintptr, k *folds) uint32
 
 //go:noescape
 func storeFence()

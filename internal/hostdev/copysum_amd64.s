@@ -4,13 +4,15 @@
 // (see copysum_amd64.go); a round moves each of them on by the length of a round
 // and adds what it reads. They differ in the width of a register.
 //
-// DI and SI are where it writes and reads, CX what is left, AX the CRC.
+// DI and SI are where it writes and reads, R8 how far from there it fetches, CX
+// what is left, AX the CRC.
 #define ARGUMENTS \
 	MOVQ dst_base+0(FP), DI \
 	MOVQ src_base+24(FP), SI \
 	MOVQ src_len+32(FP), CX \
 	MOVL crc+48(FP), AX \
-	MOVQ k+56(FP), DX
+	MOVQ ahead+56(FP), R8 \
+	MOVQ k+64(FP), DX
 
 // STEP moves on by so many bytes.
 #define STEP(bytes) \
@@ -18,14 +20,18 @@
 	ADDQ $bytes, DI \
 	SUBQ $bytes, CX
 
+// FETCH asks for a line that is read later. It can't fault, whatever the address.
+#define FETCH(line) \
+	PREFETCHNTA line(SI)(R8*1)
+
 // FOLDZ moves acc on as k says and adds data; it spoils tmp.
 #define FOLDZ(k, acc, data, tmp) \
 	VPCLMULQDQ $0x00, k, acc, tmp \
 	VPCLMULQDQ $0x11, k, acc, acc \
 	VPTERNLOGQ $0x96, data, tmp, acc // the sum of all three
 
-// func copyZMM(dst, src []byte, crc uint32, k *folds) uint32
-TEXT ·copyZMM(SB), NOSPLIT, $64-68
+// func copyZMM(dst, src []byte, crc uint32, ahead uintptr, k *folds) uint32
+TEXT ·copyZMM(SB), NOSPLIT, $64-76
 	ARGUMENTS
 	VBROADCASTI32X4 (DX), Z12
 	VBROADCASTI32X4 16(DX), Z13
@@ -45,6 +51,10 @@ TEXT ·copyZMM(SB), NOSPLIT, $64-68
 	JB   one
 
 round:
+	FETCH(0)
+	FETCH(64)
+	FETCH(128)
+	FETCH(192)
 	VMOVDQU64 (SI), Z8
 	VMOVDQU64 64(SI), Z9
 	VMOVDQU64 128(SI), Z10
@@ -87,7 +97,7 @@ sum:
 	CRC32Q acc-24(SP), AX
 	CRC32Q acc-16(SP), AX
 	CRC32Q acc-8(SP), AX
-	MOVL   AX, ret+64(FP)
+	MOVL   AX, ret+72(FP)
 	RET
 
 // FOLDY is FOLDZ without the instruction that adds three.
@@ -97,8 +107,8 @@ sum:
 	VPXOR      data, tmp, tmp \
 	VPXOR      tmp, acc, acc
 
-// func copyYMM(dst, src []byte, crc uint32, k *folds) uint32
-TEXT ·copyYMM(SB), NOSPLIT, $32-68
+// func copyYMM(dst, src []byte, crc uint32, ahead uintptr, k *folds) uint32
+TEXT ·copyYMM(SB), NOSPLIT, $32-76
 	ARGUMENTS
 	VBROADCASTI128 (DX), Y12
 	VBROADCASTI128 16(DX), Y13
@@ -118,6 +128,8 @@ TEXT ·copyYMM(SB), NOSPLIT, $32-68
 	JB   one
 
 round:
+	FETCH(0)
+	FETCH(64)
 	VMOVDQU  (SI), Y8
 	VMOVDQU  32(SI), Y9
 	VMOVDQU  64(SI), Y10
@@ -157,7 +169,7 @@ sum:
 	CRC32Q acc-24(SP), AX
 	CRC32Q acc-16(SP), AX
 	CRC32Q acc-8(SP), AX
-	MOVL   AX, ret+64(FP)
+	MOVL   AX, ret+72(FP)
 	RET
 
 // FOLDX is FOLDY of two-operand instructions.
@@ -168,8 +180,8 @@ sum:
 	PXOR      data, tmp \
 	PXOR      tmp, acc
 
-// func copyXMM(dst, src []byte, crc uint32, k *folds) uint32
-TEXT ·copyXMM(SB), NOSPLIT, $16-68
+// func copyXMM(dst, src []byte, crc uint32, ahead uintptr, k *folds) uint32
+TEXT ·copyXMM(SB), NOSPLIT, $16-76
 	ARGUMENTS
 	MOVOU (DX), X12
 	MOVOU 16(DX), X13
@@ -188,6 +200,7 @@ TEXT ·copyXMM(SB), NOSPLIT, $16-68
 	JZ     one
 
 round:
+	FETCH(0)
 	MOVOU  (SI), X8
 	MOVOU  16(SI), X9
 	MOVOU  32(SI), X10
@@ -211,7 +224,7 @@ one:
 	XORL   AX, AX
 	CRC32Q acc-16(SP), AX
 	CRC32Q acc-8(SP), AX
-	MOVL   AX, ret+64(FP)
+	MOVL   AX, ret+72(FP)
 	RET
 
 // func storeFence()

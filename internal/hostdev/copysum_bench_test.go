@@ -6,6 +6,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/mooncake-sidecar/sidecar/internal/shm"
+	"github.com/mooncake-sidecar/sidecar/worker"
 )
 
 // BenchmarkCopySum compares the kernels with the plain copy on memory that is in
@@ -21,28 +24,44 @@ func BenchmarkCopySum(b *testing.B) {
 		}
 		b.Cleanup(func() { _ = unix.Munmap(memory[i]) })
 	}
-	ways := map[string]func(dst, src []byte, sum uint32) uint32{
-		"copy": func(dst, src []byte, _ uint32) uint32 { return uint32(copy(dst, src)) },
-	}
-	for name, c := range everyCopier() {
-		ways[name] = c.copySum
-	}
+	engine, store := &region{mapped: &shm.Mapping{}, data: memory[0]}, memory[1]
 	for _, piece := range []int{1 << 10, 4 << 10, 16 << 10, 256 << 10, area} {
-		pieces := area / piece
-		order, inOrder := rand.New(rand.NewPCG(1, 1)).Perm(pieces), make([]int, pieces)
+		inOrder := make([]worker.ShardCopy, area/piece)
 		for i := range inOrder {
-			inOrder[i] = i
+			inOrder[i] = worker.ShardCopy{BlockID: uint32(i), Memory: store[i*piece:][:piece]}
 		}
-		for name, at := range map[string][2][]int{"ordered": {inOrder, inOrder}, "gather": {inOrder, order}, "scatter": {order, inOrder}} {
-			for way, copies := range ways {
-				b.Run(fmt.Sprintf("piece=%dKiB/order=%s/way=%s", piece>>10, name, way), func(b *testing.B) {
+		anyOrder := make([]worker.ShardCopy, len(inOrder))
+		for i, block := range rand.New(rand.NewPCG(1, 1)).Perm(len(inOrder)) {
+			anyOrder[i] = worker.ShardCopy{BlockID: uint32(block), Memory: inOrder[i].Memory}
+		}
+		blocks := segment{region: engine, stride: uint64(piece), bytes: piece}
+		for _, c := range []struct {
+			order     string
+			direction worker.Direction
+			batch     []worker.ShardCopy
+		}{{"ordered", worker.Store, inOrder}, {"gather", worker.Store, anyOrder}, {"scatter", worker.Load, anyOrder}} {
+			measure := func(way string, copyBatch func()) {
+				b.Run(fmt.Sprintf("piece=%dKiB/order=%s/way=%s", piece>>10, c.order, way), func(b *testing.B) {
 					b.SetBytes(area)
 					for b.Loop() {
-						for i := range pieces {
-							to, from := at[0][i]*piece, at[1][i]*piece
-							copies(memory[0][to:to+piece], memory[1][from:from+piece], 0)
-						}
-						fence()
+						copyBatch()
+					}
+				})
+			}
+			measure("copy", func() {
+				for i := range c.batch {
+					to, from := c.batch[i].Memory, blocks.block(c.batch[i].BlockID)
+					if c.direction == worker.Load {
+						to, from = from, to
+					}
+					copy(to, from)
+				}
+			})
+			for name, kernel := range everyCopier() {
+				m := &mapping{copier: kernel, held: 1, shards: [][]segment{{blocks}}}
+				measure(name, func() {
+					if _, err := m.inOrder(b.Context(), c.direction, c.batch, func(int) bool { return true }); err != nil {
+						b.Fatal(err)
 					}
 				})
 			}

@@ -7,6 +7,8 @@ type copier struct{}
 
 func newCopier() *copier { return &copier{} }
 
-func (*copier) copySum(dst, src []byte, sum uint32) uint32 { return copyThenSum(dst, src, sum) }
+func (*copier) copySum(dst, src []byte, sum uint32, _ uintptr) uint32 {
+	return copyThenSum(dst, src, sum)
+}
 
 func fence() {}

@@ -31,7 +31,10 @@ type Device struct {
 	Cores int
 }
 
-var _ worker.Device = Device{}
+var (
+	_ worker.Device    = Device{}
+	_ worker.GivingWay = (*mapping)(nil)
+)
 
 // Map implements worker.Device.
 func (d Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {

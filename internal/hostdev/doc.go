@@ -11,14 +11,15 @@
 // written past the caches. The sum is folded in vector registers, which keeps up
 // with memory; the processor's own instruction for it would not. Elsewhere than
 // on amd64 a piece that fits the first-level cache is copied and then summed
-// where it was copied to. A checksum of the source, read once more, would say
+// where it was copied to. What is copied next, in the same piece or another, is
+// fetched meanwhile. A checksum of the source, read once more, would say
 // nothing of what arrived.
 //
 // # Who waits for what
 //
 // A request waits for a load: its batches are divided among a few cores. Nobody
 // waits for a store: all of an engine's have one thread of low priority, so that
-// the engine's own threads come first. Memory that the engine has touched is
+// the engine's own threads come first, and gives way to loads. Memory that the engine has touched is
 // entered in our page table ahead of loads, at low priority too: a fault every
 // page takes longer than its copy.
 //

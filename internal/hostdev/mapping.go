@@ -76,12 +76,22 @@ const queuedStores = 16
 // A load's batch has its own goroutine. Batches come from a handful of pipelines,
 // each of which waits for its batch, so that their number is bounded by those.
 func (m *mapping) Copy(ctx context.Context, direction worker.Direction, _ worker.Event, batch []worker.ShardCopy, done func(error)) {
+	m.enqueue(direction, func() { done(m.run(ctx, direction, batch)) }, func() { done(errClosed) })
+}
+
+// CopyWhile implements worker.GivingWay.
+func (m *mapping) CopyWhile(ctx context.Context, _ worker.Event, batch []worker.ShardCopy, goOn func(copied int) bool, done func(copied int, err error)) {
+	m.enqueue(worker.Store, func() { done(m.inOrder(ctx, worker.Store, batch, goOn)) }, func() { done(0, errClosed) })
+}
+
+// enqueue has a batch copied, or refused when the mapping is closed.
+func (m *mapping) enqueue(direction worker.Direction, batch, refused func()) {
 	m.mu.Lock()
 	closed := m.closed
 	queued := false
 	work := func() {
 		defer m.batches.Done()
-		done(m.run(ctx, direction, batch))
+		batch()
 	}
 	if !closed {
 		m.batches.Add(1)
@@ -96,7 +106,7 @@ func (m *mapping) Copy(ctx context.Context, direction worker.Direction, _ worker
 	m.mu.Unlock()
 	switch {
 	case closed:
-		done(errClosed)
+		refused()
 	case !queued:
 		go work()
 	}
@@ -138,16 +148,14 @@ func (m *mapping) unmap() error {
 // after the other: a request waits for it, and one core does not use what memory
 // can give.
 func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy) error {
-	if m.remote != nil && !m.remote.alive() {
-		return fmt.Errorf("copy: %w", errGone)
-	}
-	if m.ahead != nil && direction == worker.Load {
-		m.ahead.loads.Add(1)
-		defer m.ahead.loads.Add(-1)
-	}
 	if direction == worker.Store || m.lanes < 2 || bytesOf(batch) < minLanesBytes {
-		return m.lane(ctx, direction, batch, new(atomic.Int64))
+		_, err := m.inOrder(ctx, direction, batch, func(int) bool { return true })
+		return err
 	}
+	if err := m.begin(direction); err != nil {
+		return err
+	}
+	defer m.end(direction)
 	var others sync.WaitGroup
 	var next atomic.Int64
 	errs := make([]error, min(m.lanes, len(batch)))
@@ -157,6 +165,23 @@ func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []w
 	errs[0] = m.lane(ctx, direction, batch, &next)
 	others.Wait()
 	return errors.Join(errs...)
+}
+
+// begin goes before a batch, end behind it.
+func (m *mapping) begin(direction worker.Direction) error {
+	if m.remote != nil && !m.remote.alive() {
+		return fmt.Errorf("copy: %w", errGone)
+	}
+	if m.ahead != nil && direction == worker.Load {
+		m.ahead.loads.Add(1)
+	}
+	return nil
+}
+
+func (m *mapping) end(direction worker.Direction) {
+	if m.ahead != nil && direction == worker.Load {
+		m.ahead.loads.Add(-1)
+	}
 }
 
 const (
@@ -173,10 +198,55 @@ func bytesOf(batch []worker.ShardCopy) (n int) {
 	return n
 }
 
-// lane copies the shards of a batch that no other lane has taken. A fault inside
-// a mapping, which would end the process, is turned into an error: it is a panic
-// in this goroutine while lane is on.
-func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy, next *atomic.Int64) (err error) {
+// inOrder copies the shards of a batch, one after the other, and before each but
+// the first asks whether to go on. It returns how many it has copied.
+func (m *mapping) inOrder(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy, goOn func(copied int) bool) (copied int, err error) {
+	if err := m.begin(direction); err != nil {
+		return 0, err
+	}
+	defer m.end(direction)
+	err = guarded(func() error {
+		ahead := m.lookaheadOf(direction, batch)
+		for copied < len(batch) && (copied == 0 || goOn(copied)) {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if err := m.shard(direction, &batch[copied], &ahead); err != nil {
+				return fmt.Errorf("copy: %w", err)
+			}
+			copied++
+		}
+		return nil
+	})
+	return copied, err
+}
+
+// lane copies the shards of a batch that no other lane has taken.
+func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy, next *atomic.Int64) error {
+	err := guarded(func() error {
+		for {
+			i := next.Add(1) - 1
+			if i >= int64(len(batch)) {
+				return nil
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			ahead := m.lookaheadOf(direction, batch[i:i+1])
+			if err := m.shard(direction, &batch[i], &ahead); err != nil {
+				return fmt.Errorf("copy: %w", err)
+			}
+		}
+	})
+	if err != nil {
+		next.Store(int64(len(batch))) // the others need not go on
+	}
+	return err
+}
+
+// guarded copies: a fault inside a mapping, which would end the process, is turned
+// into an error. It is a panic in this goroutine meanwhile.
+func guarded(copies func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if r := recover(); r != nil {
@@ -186,29 +256,15 @@ func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []
 			}
 			err = fmt.Errorf("copy: %w at %#x", ErrFault, fault.Addr())
 		}
-		if err != nil {
-			next.Store(int64(len(batch))) // the others need not go on
-		}
 	}()
 	// What was written is there for others before anybody is told of it.
 	defer fence()
-	for {
-		i := next.Add(1) - 1
-		if i >= int64(len(batch)) {
-			return nil
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := m.shard(direction, &batch[i]); err != nil {
-			return fmt.Errorf("copy: %w", err)
-		}
-	}
+	return copies()
 }
 
 // shard copies one shard, segment after segment.
-func (m *mapping) shard(direction worker.Direction, c *worker.ShardCopy) error {
-	segments := m.shards[c.Group*m.held+c.Shard]
+func (m *mapping) shard(direction worker.Direction, c *worker.ShardCopy, ahead *lookahead) error {
+	segments := m.segmentsOf(c)
 	memory, sum := c.Memory, uint32(0)
 	for i := 0; i < len(segments); {
 		s := &segments[i]
@@ -223,12 +279,11 @@ func (m *mapping) shard(direction worker.Direction, c *worker.ShardCopy) error {
 			i, sum = i+n, crc
 			continue
 		}
-		at := s.at(c.BlockID)
-		block := s.region.data[at : at+uint64(s.bytes)]
+		block := s.block(c.BlockID)
 		if direction == worker.Store {
-			sum = m.copier.copySum(memory[:s.bytes], block, sum)
+			sum = ahead.copySum(memory[:s.bytes], block, sum)
 		} else {
-			sum = m.copier.copySum(block, memory[:s.bytes], sum)
+			sum = ahead.copySum(block, memory[:s.bytes], sum)
 		}
 		memory = memory[s.bytes:]
 		i++
@@ -237,5 +292,16 @@ func (m *mapping) shard(direction worker.Direction, c *worker.ShardCopy) error {
 	return nil
 }
 
+// segmentsOf returns where the pieces of a shard are.
+func (m *mapping) segmentsOf(c *worker.ShardCopy) []segment { return m.shards[c.Group*m.held+c.Shard] }
+
 // at returns where a block's piece begins in the region.
 func (s *segment) at(block uint32) uint64 { return s.offset + uint64(block)*s.stride }
+
+// block returns a block's piece.
+//
+// REQUIRES: the region is mapped.
+func (s *segment) block(id uint32) []byte {
+	at := s.at(id)
+	return s.region.data[at : at+uint64(s.bytes)]
+}

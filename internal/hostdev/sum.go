@@ -2,9 +2,14 @@ package hostdev
 
 import "hash/crc32"
 
-// pieceBytes is copied before its checksum is read: small enough for the first
-// level cache, large enough that the calls do not count.
-const pieceBytes = 16 << 10
+const (
+	// lineBytes is a cache's. Kernels copy a multiple of it, to a multiple of it: a
+	// write past the caches is of a whole line, or costs as much as two.
+	lineBytes = 64
+	// pieceBytes is copied before its checksum is read: small enough for the first
+	// level cache, large enough that the calls do not count.
+	pieceBytes = 16 << 10
+)
 
 // copyThenSum copies src to dst and returns the CRC-32C of everything so far,
 // read from dst.

@@ -45,7 +45,7 @@ func (q *Queue) withdraw(s *session, j *job) {
 // Next grants a piece, if one may begin; then there may be another.
 func (q *Queue) Next() (id ID, ok bool) {
 	store := q.oldestStore()
-	if store != nil && (q.active == 0 || q.passed >= q.limits.PassedOver) {
+	if store != nil && (!q.LoadsFirst() || q.passed >= q.limits.PassedOver) {
 		q.passed = 0
 		return q.grant(store), true
 	}
@@ -66,6 +66,9 @@ func (q *Queue) Next() (id ID, ok bool) {
 	}
 	return ID{}, false
 }
+
+// LoadsFirst reports whether there are loads that stores wait for.
+func (q *Queue) LoadsFirst() bool { return q.active > 0 }
 
 func (q *Queue) grant(j *job) ID {
 	s := q.sessions[j.id.Session]
