@@ -3,6 +3,7 @@
 import json
 import pathlib
 import shutil
+import socket
 import subprocess
 import time
 
@@ -10,7 +11,7 @@ import pytest
 from conftest import REPOSITORY, run
 
 UNITS = REPOSITORY / "deploy" / "systemd"
-LOOKUPD, WORKER = "mooncake-lookupd.service", "mooncake-worker@host-0.service"
+LOOKUPD, WORKER, CONDUCTOR = "mooncake-lookupd.service", "mooncake-worker@host-0.service", "mooncake-conductor.service"
 PATIENCE_S = 90
 CONNECT = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
 
@@ -138,6 +139,36 @@ def test_a_stopped_worker_is_started_again_by_the_watchdog(system):
     system.until("the watchdog", lambda: system.show(WORKER, "MainPID") not in (before, "0"))
     system.until("the worker", active(system, WORKER))
     assert "Watchdog timeout" in system.ask("journalctl", "-u", WORKER, "-o", "cat")
+
+
+def test_a_stopped_lookupd_is_started_again_by_the_watchdog_and_gets_its_segment_back(system):
+    system.until("both units", active(system, LOOKUPD, WORKER))
+    before = system.show(LOOKUPD, "MainPID")
+    system.ask("sh", "-c", f"kill -STOP {before}")
+    system.until("the watchdog", lambda: system.show(LOOKUPD, "MainPID") not in (before, "0"))
+    system.until("lookupd", active(system, LOOKUPD))
+    log = system.ask("journalctl", "-u", LOOKUPD, "-o", "cat")
+    assert "store recovered" in log[log.rindex("Watchdog timeout") :], log
+    system.until("the worker's store", lambda: "store ready" in system.ask("mooncake-worker", "--runtime-dir", "/run/mooncake-sidecar", "status"))
+
+
+def test_the_conductor_is_ready_started_again_by_the_watchdog_and_stops(system, new_root):
+    with socket.socket() as free:  # the container has the machine's network
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    (new_root / "etc/default/mooncake-conductor").write_text(f"MOONCAKE_SIDECAR_LISTEN={address}\n")
+    status = ("mooncake-conductor", "--runtime-dir", "/run/mooncake-conductor", "--listen", address, "status")
+    assert system.ask("systemctl", "start", CONDUCTOR) == "", system.ask("journalctl", "-u", CONDUCTOR, "-o", "cat")
+    assert system.show(CONDUCTOR, "ActiveState") == "active"  # Type=notify: it has said so itself
+    assert address in system.ask(*status)
+    assert system.ask("stat", "-c", "%a:%U", "/run/mooncake-conductor", "/var/lib/mooncake-conductor").split() == ["700:mooncake-sidecar"] * 2
+    before = system.show(CONDUCTOR, "MainPID")
+    system.ask("sh", "-c", f"kill -STOP {before}")
+    system.until("the watchdog", lambda: system.show(CONDUCTOR, "MainPID") not in (before, "0"))
+    system.until("the conductor", active(system, CONDUCTOR))
+    assert system.ask("systemctl", "stop", CONDUCTOR) == ""
+    assert (system.show(CONDUCTOR, "Result"), system.show(CONDUCTOR, "ExecMainStatus")) == ("success", "0")
+    assert "stopping" in system.ask("journalctl", "-u", CONDUCTOR, "-o", "cat")
 
 
 def test_reload_and_stop(system):
