@@ -48,7 +48,7 @@ type View interface {
 	// before group's chunk with the hash at index at in data, hashes of length bytes
 	// each, count of them, their hashes step apart. It writes found into data, the
 	// nearest first. Of these and the chunk itself the nearest present are there, and
-	// Exists need not be asked. stray: it costs less to ask for them by their hashes.
+	// Exists need not be asked. stray: they are to be asked for by their hashes.
 	// Where a chunk comes before all of those, data has its hash.
 	Ancestors(group int, data []byte, length, at, step, count int) (found, present int, stray bool)
 	// Close ends the lookup.

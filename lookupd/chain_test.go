@@ -68,8 +68,14 @@ type chainRig struct {
 
 func newChainRig(t testing.TB, spec *kv.NamespaceSpec, sampler Sampler) *chainRig {
 	t.Helper()
+	return newChainRigOf(t, spec, sampler, 32<<20)
+}
+
+// newChainRigOf is newChainRig with a store of so many bytes.
+func newChainRigOf(t testing.TB, spec *kv.NamespaceSpec, sampler Sampler, storeBytes uint64) *chainRig {
+	t.Helper()
 	r := &chainRig{t: t, spec: spec, now: time.Unix(1000, 0), session: embedded.Session{Client: 1, Number: 1}}
-	layout, err := embedded.NewLayout([16]byte{1}, 32<<20)
+	layout, err := embedded.NewLayout([16]byte{1}, storeBytes)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,16 +58,34 @@ func (v *View) Ahead(group int, hashes kv.HashBlob, from int) (told, present int
 		return told, present
 	}
 	r.follows, r.looked = 0, 0
-	for present < told {
+	glanced := -1 // from which chunk on the cluster's glance was asked
+	for ; present < told; present++ {
 		hash := hashes.At(from + present)
 		rec, seen, ok := v.m.find(v.ns, uint32(group), &hash)
-		if !ok || seen.state != recActive || seen.faces != 0 {
-			break
+		switch {
+		case ok && seen.state == recActive && seen.faces == 0:
+			r.found(rec)
+			continue
+		case ok || !v.onlyCluster():
+			return told, present
+		case glanced < 0:
+			glanced = present
+			v.glanceAhead(uint32(group), hashes, from+present, told-present)
 		}
-		r.found(rec)
-		present++
+		if v.far.answers[present-glanced] != kv.Present {
+			return told, present
+		}
+		v.far.counted.reserve(hashes.Len())
+		if !v.promise(keyDigest(v.ns, uint32(group), &hash)) {
+			return told, present
+		}
 	}
 	return told, present
+}
+
+// onlyCluster tells whether there is a cluster below the memory, and nothing else.
+func (v *View) onlyCluster() bool {
+	return v.m.lower != nil && v.m.lower.cluster != nil && v.m.lower.tier == nil
 }
 
 // follow returns how many of n chunks are in the records that come next.

@@ -37,7 +37,8 @@ type ancestor struct {
 // bytes each; those before it have theirs step apart, and count of them are looked
 // for. It writes found of them into data, the nearest first. Of these and the chunk
 // itself, present are there, as Exists would say: the nearest, without a gap.
-// stray: there may be more, but they cost too much to be looked for.
+// stray: there may be more, but they cost too much to be looked for, or the chunk is
+// not in memory and may be below it, where nobody knows what comes before it.
 //
 // A hash commits to all before it, and a record has the first eight bytes of the
 // hash of the chunk before. So the chain is the chunk's own, unless a client has put
@@ -56,7 +57,7 @@ func (v *View) Ancestors(group int, data []byte, length, at, step, count int) (f
 	}
 	rec, of, ok := v.beginTrail(group, data, length, at, step)
 	if !ok {
-		return 0, 0, false
+		return 0, 0, v.mayBeBelow(uint32(group), data[at*length:(at+1)*length])
 	}
 	m, scope, digest := v.m, uint64(scopeOf(uint32(v.ns), v.m.generationOf(v.ns), uint32(group))), scopeDigest(v.ns, uint32(group))
 	readable := int64(m.readable.Load())
@@ -130,6 +131,20 @@ func (v *View) beginTrail(group int, data []byte, length, at, step int) (rec uin
 	}
 	t.group, t.record, t.index, t.known = group, rec, at, true
 	return rec, of, true
+}
+
+// mayBeBelow tells whether a chunk that memory has not got is below it, or has to be asked
+// for there. Whoever is told so asks once more, which counts what there is to count.
+func (v *View) mayBeBelow(group uint32, hash []byte) bool {
+	if v.m.lower == nil {
+		return false
+	}
+	var padded kv.Hash
+	copy(padded[:], hash)
+	misses := v.misses
+	found, _ := v.lower(group, &padded, false, 0)
+	v.misses = misses
+	return found != kv.Absent
 }
 
 // ancestorAt reads a record, if it is that of a chunk with that key, and writes the

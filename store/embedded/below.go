@@ -92,6 +92,9 @@ type Cluster interface {
 type Glance interface {
 	// Exists is kv.Present, kv.Absent, or kv.Unknown: then it has to be asked.
 	Exists(group uint32, hash *kv.Hash) kv.Existence
+	// Ahead is Exists of chunks whose hashes stand one after the other, from one on, of
+	// as many as there is room for answers.
+	Ahead(group uint32, hashes kv.HashBlob, from int, answers []kv.Existence)
 }
 
 // ClusterStats is what went between memory and the cluster.

@@ -147,6 +147,13 @@ func (g fakeGlance) Exists(group uint32, hash *kv.Hash) kv.Existence {
 	return kv.Unknown
 }
 
+func (g fakeGlance) Ahead(group uint32, hashes kv.HashBlob, from int, answers []kv.Existence) {
+	for i := range answers {
+		hash := hashes.At(from + i)
+		answers[i] = g.Exists(group, &hash)
+	}
+}
+
 // do ends what was handed over.
 func do(list *[]func(error), err error) int {
 	now := *list

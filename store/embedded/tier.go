@@ -217,11 +217,11 @@ func (v *View) TierOf(group int, hash kv.Hash) store.Tier {
 // disk in time.
 //
 // REQUIRES: there is a disk tier.
-func (v *View) below(group uint32, hash *kv.Hash) kv.Existence {
+func (v *View) below(group uint32, hash kv.Hash) kv.Existence {
 	if v.m.namespaces[v.ns] == nil {
 		return kv.Absent
 	}
-	key := v.m.diskKey(v.ns, group, hash)
+	key := v.m.diskKey(v.ns, group, &hash)
 	promised, asked := v.disk.asked[key]
 	if !asked {
 		found, there := v.m.lower.tier.Has(&key)

@@ -77,7 +77,7 @@ func (v *View) disguised(group uint32, hash *kv.Hash, rec uint32, faces face) kv
 // missing answers for a chunk that memory has not got, or of which it has a part.
 func (v *View) missing(group uint32, hash *kv.Hash, part bool, faces face) kv.Existence {
 	if v.m.lower != nil {
-		if found, told := v.lower(group, *hash, part, faces); told {
+		if found, told := v.lower(group, hash, part, faces); told {
 			return found
 		}
 	}
@@ -91,16 +91,15 @@ func (v *View) missing(group uint32, hash *kv.Hash, part bool, faces face) kv.Ex
 
 // lower answers for a chunk by what is below the memory, if that has anything to
 // say. The cluster's is not promised while it would not be brought, see
-// wantLocked. The hash comes by value, for it may be kept: a probe that ends in
-// memory allocates nothing.
-func (v *View) lower(group uint32, hash kv.Hash, part bool, faces face) (found kv.Existence, told bool) {
+// wantLocked.
+func (v *View) lower(group uint32, hash *kv.Hash, part bool, faces face) (found kv.Existence, told bool) {
 	late := v.misses[MissDisk] + v.misses[MissCluster]
 	found = kv.Absent
 	if v.m.lower.tier != nil {
-		found = v.below(group, &hash)
+		found = v.below(group, *hash)
 	}
 	if brought := !v.m.adopting.Load() && (!part || faces&faceComing != 0); found == kv.Absent && brought && v.m.lower.cluster != nil {
-		found = v.faraway(group, &hash)
+		found = v.faraway(group, *hash)
 	}
 	return found, found != kv.Absent || v.misses[MissDisk]+v.misses[MissCluster] > late
 }

@@ -78,6 +78,13 @@ func (k *known) find(digest uint64, nowMS int64) (said verdict, ok bool) {
 	return absent, false
 }
 
+// fetch brings what will be looked for into the cache.
+func (k *known) fetch(digests []uint64) {
+	for _, d := range digests {
+		k.lineOf(d)[0].digest.Load()
+	}
+}
+
 // forget forgets all.
 func (k *known) forget() {
 	k.mu.Lock()

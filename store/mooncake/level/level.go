@@ -84,8 +84,17 @@ func New(opts Options) *Level {
 
 // digest names a chunk to what is known.
 func (s *space) digest(group uint32, hash *kv.Hash) uint64 {
-	d := binary.LittleEndian.Uint64(hash[:8]) ^ bits.RotateLeft64(binary.LittleEndian.Uint64(hash[8:16]), 32)
-	return max(d^s.seed^bits.RotateLeft64((uint64(group)+1)*scramble, 17), 1)
+	return digestOf(s.scope(group), binary.LittleEndian.Uint64(hash[:8]), binary.LittleEndian.Uint64(hash[8:16]))
+}
+
+// scope is what the digests of a group's chunks have in common.
+func (s *space) scope(group uint32) uint64 {
+	return s.seed ^ bits.RotateLeft64((uint64(group)+1)*scramble, 17)
+}
+
+// digestOf is made of a hash's first words.
+func digestOf(scope, first, second uint64) uint64 {
+	return max(first^bits.RotateLeft64(second, 32)^scope, 1)
 }
 
 // shards is how many shards a group's chunks have, 0 for a group that there is not.
@@ -251,52 +260,3 @@ func (l *Level) Deadline(time.Duration) uint32 { return 0 }
 
 // Left implements embedded.Lower.
 func (l *Level) Left(uint32) time.Duration { return 0 }
-
-// Glance is one lookup's sight of what is known.
-type Glance struct {
-	level  *Level
-	space  *space
-	nowMS  int64
-	byTold bool // it has said something that only events have told
-}
-
-// Glance begins a lookup. Of a cluster that is not in service, or not used for the
-// namespace, nothing is there.
-func (l *Level) Glance(digest [32]byte) *Glance {
-	g := &Glance{level: l, nowMS: l.nowMS()}
-	if l.inService() {
-		g.space = l.spaceOf(digest)
-	}
-	return g
-}
-
-// Exists implements embedded.Glance.
-func (g *Glance) Exists(group uint32, hash *kv.Hash) kv.Existence {
-	if g.space == nil {
-		return kv.Absent
-	}
-	digest := g.space.digest(group, hash)
-	said, ok := g.level.known.find(digest, g.nowMS)
-	switch {
-	case !ok:
-		return g.told(digest)
-	case said.there():
-		return kv.Present
-	}
-	return kv.Absent
-}
-
-// told answers by what events have told: nobody has told of what is not known.
-func (g *Glance) told(digest uint64) kv.Existence {
-	if g.level.told == nil {
-		return kv.Unknown
-	}
-	if said, _ := g.level.told.find(digest, g.nowMS); said != present {
-		return kv.Unknown
-	}
-	if !g.byTold {
-		g.byTold = true
-		g.level.events.lookups.Add(1)
-	}
-	return kv.Present
-}
