@@ -9,6 +9,7 @@ import gc
 import json
 import pathlib
 import socket
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -43,15 +44,29 @@ def main() -> None:
         questions.append((q["name"], q["port"], q["tokens"], [blob[i : i + size] for i in range(0, len(blob), size)], q["want"]))
     ports = {q[1] for q in questions}
     clients = {(server, port): connect(base, port) for server, base in script["bases"].items() for port in ports}
-    ways = [("vllm/" + server, {port: asked(clients[server, port]) for port in ports}) for server in script["bases"]]
+    groups = [[("vllm/" + server, {port: asked(clients[server, port]) for port in ports}) for server in script["bases"]]]
     if script["channels"]:
-        ways.append(("shim/ours", {int(port): shim(fd, script["strides"][port]) for port, fd in script["channels"].items()}))
-    taken = {way: {q[0]: [] for q in questions} for way, _ in ways}
+        own = ("shim/ours", {int(port): shim(fd, script["strides"][port], (script["after"] or {}).get(port)) for port, fd in script["channels"].items()})
+        if script["apart"]:
+            groups.append([own])
+        else:
+            groups[0].append(own)
     gc.disable()
+    taken = {}
+    for ways in groups:
+        taken |= ask_by_turns(script, questions, ways)
+    print(json.dumps(taken))
+
+
+def ask_by_turns(script: dict, questions: list[tuple], ways: list[tuple]) -> dict[str, dict[str, list[int]]]:
+    """Nanoseconds by way and question, of every way asking every question in turn."""
+    taken = {way: {q[0]: [] for q in questions} for way, _ in ways}
     for turn in range(script["warm"] + script["rounds"]):
         time.sleep(script["pause_s"])
         for name, port, tokens, hashes, want in questions:
             for way, ask in ways:
+                if script["prime"] and not want:
+                    ask[port](f"request-{turn}", tokens, hashes)
                 spent, hit = ask[port](f"request-{turn}", tokens, hashes)
                 # What a busy server is asked for the first time it may not have found out within its own deadline.
                 if hit != want and turn >= script["warm"]:
@@ -59,7 +74,7 @@ def main() -> None:
                 if turn >= script["warm"]:
                     taken[way][name].append(spent)
         gc.collect()
-    print(json.dumps(taken))
+    return taken
 
 
 def asked(client: worker.LookupKeyClient):
@@ -71,8 +86,8 @@ def asked(client: worker.LookupKeyClient):
     return ask
 
 
-def shim(descriptor: int, stride: int):
-    """The shim's client on a channel that the daemon has the other end of; ``stride`` is the daemon's."""
+def shim(descriptor: int, stride: int, after: list[str] | None):
+    """The shim's client on a channel that the daemon has the other end of; ``stride`` is the daemon's, ``after`` is run when a hit's lease is released."""
     client = LookupClient(10_000, asynchronous=False)
     client.mark_up(Channel(socket.socket(fileno=descriptor)), stride)
 
@@ -84,6 +99,8 @@ def shim(descriptor: int, stride: int):
         client.release([request])
         if hit is None or client.counters.malformed or not client.up:
             raise SystemExit(f"the shim's client has no answer: {client.counters}")
+        if after and hit.tokens:
+            subprocess.run(after, check=True)
         return spent, hit.tokens
 
     return ask

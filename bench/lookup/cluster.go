@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
+	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 )
 
 // What our daemon knows of a cluster's chunks when it is asked.
@@ -25,19 +28,21 @@ var clusterShares = map[string]float64{known: 0.05, asked: 0.5}
 
 // knowledge is how a daemon is brought to know, or not to: by the lease that it is
 // told, of which it trusts an answer a part, and by a pause between questions.
-var knowledge = []struct {
-	what, lease  string
-	pauseSeconds float64
+var knowledge = []knowing{
+	{known, "1h", 0, 1 << 30},
+	{asked, "1s", 1200 * time.Millisecond, 10},
+}
+
+type knowing struct {
+	what, lease string
+	pause       time.Duration
 	// most rounds are made: each has a pause.
 	most int
-}{
-	{known, "1h", 0, 1 << 30},
-	{asked, "1s", 1.2, 30},
 }
 
 // RunCluster measures lookups of chunks that are in a Mooncake cluster and not in
-// the node's memory: vLLM's client asks our daemon and vLLM's own server over one
-// master, by turns.
+// the node's memory. vLLM's client asks our daemon and vLLM's own server over one
+// master, by turns; then the shim's client asks ours, and one in Go.
 func RunCluster(ctx context.Context, o *Options) (_ *Result, err error) {
 	if o.Asked < 1 || o.Rounds < 1 || o.Python == "" {
 		return nil, fmt.Errorf("%d chunks, %d rounds, Python %q: a cluster can't be asked", o.Asked, o.Rounds, o.Python)
@@ -52,7 +57,7 @@ func RunCluster(ctx context.Context, o *Options) (_ *Result, err error) {
 		return nil, err
 	}
 	o.Progress("starting mooncake_master and the in-tree server, and storing its keys")
-	server, base, err := inTree(ctx, o.Python, o.Source, dir, questions[0].File, sizes)
+	server, base, err := inTree(ctx, o.Python, o.Source, dir, questions[0].File, shardBytes, sizes)
 	if err != nil {
 		return nil, err
 	}
@@ -63,36 +68,93 @@ func RunCluster(ctx context.Context, o *Options) (_ *Result, err error) {
 	}
 	r := &Result{Asked: o.Asked}
 	shares := map[string]float64{}
-	for _, k := range knowledge {
-		o.Progress("asking both by turns what ours has " + k.what)
+	for i := range knowledge {
+		k := &knowledge[i]
+		o.Progress("asking for what ours has " + k.what)
 		sub := filepath.Join(dir, k.what)
 		if err := os.Mkdir(sub, 0o700); err != nil {
 			return nil, err
 		}
-		stop, err := overCluster(ctx, o, sub, at, k.lease)
-		if err != nil {
-			return nil, err
-		}
-		s := &script{Bases: map[string]string{ours: sub, theirs: base}, Questions: questions, Warm: 2, Rounds: min(o.Rounds, k.most), HashBytes: hashBytes, PauseSeconds: k.pauseSeconds}
-		taken, err := askFromPython(ctx, o.Python, o.Source, sub, s, nil)
-		stop()
-		if err != nil {
-			return nil, err
-		}
-		for i := range questions {
-			q := questions[i]
-			for _, at := range []string{ours, theirs} {
-				row := rowOf(&q, "vllm", at, taken["vllm/"+at][q.Name])
-				row.Question += ", " + k.what
-				if q.Want == o.Asked*blockTokens {
-					shares[row.Question] = clusterShares[k.what]
-				}
-				r.Rows = append(r.Rows, row)
+		of := make([]question, len(questions))
+		for i, q := range questions {
+			q.Name += ", " + k.what
+			if q.Want > 0 {
+				shares[q.Name] = clusterShares[k.what]
 			}
+			of[i] = q
+		}
+		if err := r.overCluster(ctx, o, k, sub, base, at, of); err != nil {
+			return nil, err
 		}
 	}
 	r.judge(nil, shares)
 	return r, nil
+}
+
+// overCluster asks daemons of its own, in a folder of theirs, and the in-tree server.
+func (r *Result) overCluster(ctx context.Context, o *Options, k *knowing, dir, base string, at reach, questions []question) error {
+	served, err := serveCluster(ctx, o, dir, at, k.lease)
+	if err != nil {
+		return err
+	}
+	defer served.close()
+	s := script{
+		Bases: map[string]string{ours: dir, theirs: base}, Questions: questions, Warm: 2, Rounds: min(o.Rounds, k.most), HashBytes: hashBytes,
+		PauseSeconds: k.pause.Seconds(), Prime: k.pause == 0, Apart: true, Strides: served.strides, After: served.forget,
+	}
+	taken, err := askFromPython(ctx, o.Python, o.Source, dir, &s, served.channels)
+	if err != nil {
+		return err
+	}
+	rounds := s.Rounds
+	if k.pause == 0 {
+		rounds = max(rounds, 200)
+	}
+	fromGo, err := askInTurns(dir, questions, k.pause, s.Warm, rounds)
+	if err != nil {
+		return err
+	}
+	for i := range questions {
+		q := &questions[i]
+		for _, pair := range [][2]string{{"shim", ours}, {"vllm", ours}, {"vllm", theirs}} {
+			r.Rows = append(r.Rows, rowOf(q, pair[0], pair[1], taken[pair[0]+"/"+pair[1]][q.Name]))
+		}
+		r.Rows = append(r.Rows, rowOf(q, "go", ours, fromGo[q.Name]))
+	}
+	return nil
+}
+
+// askInTurns asks every question once a turn, on the lookup sockets in a folder. The
+// first turns do not count.
+func askInTurns(dir string, questions []question, pause time.Duration, warm, rounds int) (_ map[string][]int64, err error) {
+	transport, err := zmqx.New()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, transport.Close()) }()
+	askers := make([]*asker, len(questions))
+	for i := range questions {
+		if askers[i], err = newAsker(transport, socketPath(dir, questions[i].Port), &questions[i]); err != nil {
+			return nil, err
+		}
+		defer func() { _ = askers[i].client.Close() }() // all is answered
+	}
+	taken := map[string][]int64{}
+	runtime.GC()
+	for turn := range warm + rounds {
+		time.Sleep(pause)
+		for i, a := range askers {
+			took, err := a.ask()
+			switch {
+			case turn < warm: // it may not have been found out in time
+			case err != nil:
+				return nil, fmt.Errorf("%s: %w", questions[i].Name, err)
+			default:
+				taken[questions[i].Name] = append(taken[questions[i].Name], took.Nanoseconds())
+			}
+		}
+	}
+	return taken, nil
 }
 
 // reach is how the in-tree server's cluster is reached.
@@ -112,18 +174,13 @@ func reachOf(ctx context.Context, server *process) (r reach, err error) {
 // spareStoreBytes is room beside the chunks; a daemon takes no store of less than 8 MiB.
 const spareStoreBytes = 16 << 20
 
-// overCluster starts a daemon over the cluster for each size, whose engine's lookup
-// socket is in dir. The caller stops them.
-func overCluster(ctx context.Context, o *Options, dir string, at reach, lease string) (_ func(), err error) {
-	var undo []func()
-	stop := func() {
-		for i := range undo {
-			undo[len(undo)-1-i]()
-		}
-	}
+// serveCluster starts a daemon over the cluster for each size, whose engine's lookup
+// socket is in dir.
+func serveCluster(ctx context.Context, o *Options, dir string, at reach, lease string) (_ *served, err error) {
+	s := newServed()
 	defer func() {
 		if err != nil {
-			stop()
+			s.close()
 		}
 	}()
 	env := []string{
@@ -142,14 +199,14 @@ func overCluster(ctx context.Context, o *Options, dir string, at reach, lease st
 		if err != nil {
 			return nil, err
 		}
-		undo = append(undo, daemon.stop)
-		e, err := register(ctx, runtime, socketPath(dir, tp), tp, inTreeSpec(at.KeySpace, tp))
-		if err != nil {
+		s.undo = append(s.undo, daemon.stop)
+		if err := s.register(ctx, runtime, socketPath(dir, tp), tp, inTreeSpec(at.KeySpace, tp)); err != nil {
 			return nil, err
 		}
-		undo = append(undo, e.close)
+		// The shim's hits are leased, and what is leased is brought into memory.
+		s.forget[tp] = []string{o.Python, filepath.Join(o.Source, "bench", "compare", "hosts", "forget.py"), filepath.Join(o.Binaries, "mooncake-lookupd"), runtime}
 	}
-	return stop, nil
+	return s, nil
 }
 
 // clusterReady is what the daemon logs when its cluster can be used.

@@ -1,6 +1,6 @@
 """vLLM's own lookup servers on a real mooncake_master that has the asked chunks: one for each tensor-parallel size.
 
-    python intree.py SOCKET_DIRECTORY HASHES HASH_BYTES SIZE...
+    python intree.py SOCKET_DIRECTORY HASHES HASH_BYTES OBJECT_BYTES SIZE...
 
 The connector is vLLM's, built as an engine builds it, without a model. A server for several ranks is the same worker told so: it asks for
 the keys of all ranks. Then prints how others reach the master and what its keys begin with, and serves until it is ended.
@@ -46,20 +46,21 @@ def serve(worker, size: int) -> LookupKeyServer:
     return LookupKeyServer(ranked, config)
 
 
-def store(worker, size: int, hashes: list[bytes]) -> None:
-    """Objects of a few bytes under the keys of all ranks."""
+def store(worker, size: int, hashes: list[bytes], length: int) -> None:
+    """Objects of so many bytes under the keys of all ranks."""
     ranked = ranks(worker, size)
     prefixes = ranked._lookup_key_prefixes[0]
     for at in range(0, len(hashes), BATCH):
         for prefix in prefixes:
             keys = [PoolKey.build_key_string(prefix, h.hex()) for h in hashes[at : at + BATCH]]
-            if failed := worker.store.put_batch(keys, [b"chunk"] * len(keys)):
+            if failed := worker.store.put_batch(keys, [bytes(length)] * len(keys)):
                 raise SystemExit(f"mooncake put_batch: {failed}")
 
 
 def main() -> None:
     base, file, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    sizes = [int(arg) for arg in sys.argv[4:]]
+    object_bytes = int(sys.argv[4])
+    sizes = [int(arg) for arg in sys.argv[5:]]
     blob = pathlib.Path(file).read_bytes()
     hashes = [blob[i : i + length] for i in range(0, len(blob), length)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -69,7 +70,7 @@ def main() -> None:
             rig.start_process(scratch)
             system = rig.System("MooncakeStoreConnector", None, rig.write_model(scratch), rig.Case(16, False, False))
             worker = system.worker.connector_worker
-            store(worker, max(sizes), hashes)
+            store(worker, max(sizes), hashes, object_bytes)
             servers = [serve(worker, size) for size in sizes]
             print(f"in-tree server is ready, {len(servers)} sockets in {base}", flush=True)
             key_space = worker._lookup_key_prefixes[0][0].partition("@tp_rank:")[0]

@@ -45,8 +45,8 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunCluster measures few chunks of a real cluster: both servers find all of
-// them in it, whether ours has to ask or not, and every row is there.
+// TestRunCluster measures few chunks of a real cluster: every client of both servers
+// finds all of them in it, whether ours has to ask or not, and every row is there.
 func TestRunCluster(t *testing.T) {
 	python := os.Getenv("MOONCAKE_SIDECAR_PYTHON")
 	if python == "" {
@@ -54,26 +54,30 @@ func TestRunCluster(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", "/tmp")
 	r, err := RunCluster(t.Context(), &Options{
-		Binaries: daemonsFor(t), Source: "../..", Python: python, Asked: 64, Rounds: 2, Progress: func(what string) { t.Log(what) },
+		Binaries: daemonsFor(t), Source: "../..", Python: python, Asked: 300, Rounds: 2, Progress: func(what string) { t.Log(what) },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	var seen []string
 	for i := range r.Rows {
-		if row := &r.Rows[i]; row.Server == ours {
-			seen = append(seen, row.Question)
-			if row.MedianMicros <= 0 || row.Ratio <= 0 {
-				t.Errorf("%+v", row)
+		row := &r.Rows[i]
+		seen = append(seen, row.Question+", "+row.Client+" "+row.Server)
+		compared := row.Server == ours && row.Client != "go"
+		if row.MedianMicros <= 0 || row.Ratio > 0 != compared || row.TargetRatio > 0 != (compared && strings.HasPrefix(row.Question, "present")) {
+			t.Errorf("%+v", row)
+		}
+	}
+	var want []string
+	for _, what := range []string{known, asked} {
+		for _, name := range []string{"present, TP1", "present, TP8", "first missing, TP1", "first missing, TP8"} {
+			for _, client := range []string{"shim ours", "vllm ours", "vllm intree", "go ours"} {
+				want = append(want, name+", "+what+", "+client)
 			}
 		}
 	}
-	for _, what := range []string{known, asked} {
-		for _, name := range []string{"present, TP1", "present, TP8", "first missing, TP1", "first missing, TP8"} {
-			if !slices.Contains(seen, name+", "+what) {
-				t.Errorf("no row for %s, %s: %q", name, what, seen)
-			}
-		}
+	if !slices.Equal(seen, want) {
+		t.Errorf("rows of %q", seen)
 	}
 	if _, err := RunCluster(t.Context(), &Options{Asked: 1, Rounds: 1}); err == nil {
 		t.Error("measured without Python")

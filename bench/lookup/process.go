@@ -140,10 +140,17 @@ type script struct {
 	HashBytes int               `json:"hash_bytes"`
 	// PauseSeconds are between two turns.
 	PauseSeconds float64 `json:"pause_s"`
+	// Prime: what is not there is asked for once more, before the time is taken.
+	Prime bool `json:"prime"`
+	// Apart: the shim's client asks after the others, not by turns: a daemon would learn
+	// from one client's questions what the other's ask for.
+	Apart bool `json:"apart"`
 	// Channels are the descriptors of our lookup channels, by port.
 	Channels map[int]int `json:"channels"`
 	// Strides are how sparse questions on them may be.
 	Strides map[int]int `json:"strides"`
+	// After is what is run when a question on one of them has been answered, by port.
+	After map[int][]string `json:"after"`
 }
 
 // samples are nanoseconds by client and server, like vllm/ours, and question.
@@ -194,13 +201,13 @@ func lastLine(out []byte) (last []byte) {
 }
 
 // inTree starts vLLM's own lookup servers on a real mooncake_master that has the
-// asked chunks.
-func inTree(ctx context.Context, python, source, dir, hashes string, sizes []int) (*process, string, error) {
+// asked chunks, an object of so many bytes for each rank.
+func inTree(ctx context.Context, python, source, dir, hashes string, objectBytes int, sizes []int) (*process, string, error) {
 	base := filepath.Join(dir, "intree")
 	if err := os.Mkdir(base, 0o700); err != nil {
 		return nil, "", err
 	}
-	args := []string{filepath.Join(source, "bench", "lookup", "intree.py"), base, hashes, strconv.Itoa(hashBytes)}
+	args := []string{filepath.Join(source, "bench", "lookup", "intree.py"), base, hashes, strconv.Itoa(hashBytes), strconv.Itoa(objectBytes)}
 	for _, tp := range sizes {
 		args = append(args, strconv.Itoa(tp))
 	}

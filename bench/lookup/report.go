@@ -136,22 +136,25 @@ func (r *Result) Print(out io.Writer) {
 		lie = "scattered between them"
 	}
 	fmt.Fprintf(out, "%d chunks asked, %d others in the index, the asked %s; microseconds in the client's process\n", r.Asked, r.Others, lie)
-	fmt.Fprintf(out, "%-22s %-8s %-7s %10s %10s %10s %8s %9s %6s\n", "question", "client", "server", "median", "p10", "p90", "target", "of in-tree", "n")
+	fmt.Fprintf(out, "%-26s %-8s %-7s %10s %10s %10s %8s %10s %8s %6s\n", "question", "client", "server", "median", "p10", "p90", "target", "of in-tree", "at most", "n")
 	for i := range r.Rows {
 		row := &r.Rows[i]
-		target, ratio := "", ""
+		target, ratio, most := "", "", ""
 		if row.TargetMicros > 0 {
 			target = fmt.Sprintf("%.0f", row.TargetMicros)
 		}
 		if row.Ratio > 0 {
 			ratio = fmt.Sprintf("%.2f %%", 100*row.Ratio)
 		}
-		fmt.Fprintf(out, "%-22s %-8s %-7s %10.0f %10.0f %10.0f %8s %9s %6d\n", row.Question, row.Client, row.Server,
-			row.MedianMicros, row.P10Micros, row.P90Micros, target, ratio, row.Samples)
+		if row.TargetRatio > 0 {
+			most = fmt.Sprintf("%.0f %%", 100*row.TargetRatio)
+		}
+		fmt.Fprintf(out, "%-26s %-8s %-7s %10.0f %10.0f %10.0f %8s %10s %8s %6d\n", row.Question, row.Client, row.Server,
+			row.MedianMicros, row.P10Micros, row.P90Micros, target, ratio, most, row.Samples)
 	}
 	for i := range r.Crowds {
 		c := &r.Crowds[i]
-		fmt.Fprintf(out, "%-22s %d clients at once: median %.0f, p99 %.0f, %.1f medians (n=%d)\n", c.Question, c.Clients, c.MedianMicros, c.P99Micros, c.Ratio, c.Samples)
+		fmt.Fprintf(out, "%-26s %d clients at once: median %.0f, p99 %.0f, %.1f medians (n=%d)\n", c.Question, c.Clients, c.MedianMicros, c.P99Micros, c.Ratio, c.Samples)
 	}
 	for _, missed := range r.Missed {
 		fmt.Fprintf(out, "MISSED  %s\n", missed)

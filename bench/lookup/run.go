@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"slices"
 
+	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/internal/zmqx"
 )
 
@@ -63,7 +64,7 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	questions, err := ask(dir, o.Asked)
+	questions, err := ask(dir, o.Asked, min(o.Asked, short))
 	if err != nil {
 		return nil, err
 	}
@@ -88,16 +89,17 @@ func Run(ctx context.Context, o *Options) (_ *Result, err error) {
 	return r, nil
 }
 
-// ask writes the hashes down and returns the questions. A request is one token
-// longer than its blocks: its last token is never looked up.
-func ask(dir string, asked int) ([]question, error) {
+// ask writes the hashes down and returns the questions, of asked chunks and of those
+// other numbers of them. A request is one token longer than its blocks: its last token
+// is never looked up.
+func ask(dir string, asked int, others ...int) ([]question, error) {
 	var questions []question
 	for _, kind := range []struct {
 		name   string
 		first  int
 		stored bool
 	}{{"present", 0, true}, {"first missing", 1 << 29, false}} {
-		for _, count := range slices.Compact([]int{asked, min(asked, short)}) {
+		for _, count := range slices.Compact(append([]int{asked}, others...)) {
 			blob := blobOf(kind.first, count)
 			file := filepath.Join(dir, fmt.Sprintf("%s.%d.hashes", kind.name, count))
 			if err := os.WriteFile(file, blob, 0o600); err != nil {
@@ -118,13 +120,38 @@ func ask(dir string, asked int) ([]question, error) {
 	return questions, nil
 }
 
-// served is a lookupd with its segment and engines.
+// served are daemons of ours with engines.
 type served struct {
 	// channels are the engines' lookup channels by tensor-parallel size, and strides
 	// how sparse lookups on them may be.
 	channels map[int]*os.File
 	strides  map[int]int
-	close    func()
+	// forget are commands by size that have a daemon forget what its lookups have
+	// brought into memory; none where they bring nothing.
+	forget map[int][]string
+	undo   []func()
+}
+
+func newServed() *served {
+	return &served{channels: map[int]*os.File{}, strides: map[int]int{}, forget: map[int][]string{}}
+}
+
+// register opens an engine's session.
+func (s *served) register(ctx context.Context, dir, path string, tp int, spec *kv.NamespaceSpec) error {
+	e, err := register(ctx, dir, path, tp, spec)
+	if err != nil {
+		return err
+	}
+	s.undo = append(s.undo, e.close)
+	s.channels[tp], s.strides[tp] = e.channel, e.stride
+	return nil
+}
+
+// close ends sessions and daemons.
+func (s *served) close() {
+	for i := range s.undo {
+		s.undo[len(s.undo)-1-i]()
+	}
 }
 
 // layoutBytes is what the daemon is told of a segment that it takes over, whose size
@@ -132,13 +159,7 @@ type served struct {
 const layoutBytes = 256 << 20
 
 func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
-	s := &served{channels: map[int]*os.File{}, strides: map[int]int{}}
-	var undo []func()
-	s.close = func() {
-		for i := range undo {
-			undo[len(undo)-1-i]()
-		}
-	}
+	s := newServed()
 	defer func() {
 		if err != nil {
 			s.close()
@@ -148,26 +169,23 @@ func serve(ctx context.Context, o *Options, dir string) (_ *served, err error) {
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { _ = segment.Close() }) // it was for this run
-	debug.FreeOSMemory()                                // what the filling took is not the daemon's
+	s.undo = append(s.undo, func() { _ = segment.Close() }) // it was for this run
+	debug.FreeOSMemory()                                    // what the filling took is not the daemon's
 	keeper, err := keep(dir, segment, &layout)
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, keeper.close)
+	s.undo = append(s.undo, keeper.close)
 	o.Progress("starting mooncake-lookupd, which takes the index over")
 	daemon, err := lookupd(ctx, o.Binaries, dir, layoutBytes, nil, "store recovered")
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, daemon.stop)
+	s.undo = append(s.undo, daemon.stop)
 	for _, tp := range sizes {
-		e, err := register(ctx, dir, socketPath(dir, tp), tp, specOf(tp))
-		if err != nil {
+		if err := s.register(ctx, dir, socketPath(dir, tp), tp, specOf(tp)); err != nil {
 			return nil, err
 		}
-		undo = append(undo, e.close)
-		s.channels[tp], s.strides[tp] = e.channel, e.stride
 	}
 	return s, nil
 }
@@ -184,7 +202,7 @@ func socketPath(base string, port int) string {
 // withInTree has vLLM's client ask both servers by turns, and our shim's ours.
 func (r *Result) withInTree(ctx context.Context, o *Options, dir string, questions []question, served *served) error {
 	o.Progress("starting the in-tree server and storing its keys")
-	server, base, err := inTree(ctx, o.Python, o.Source, dir, questions[0].File, sizes)
+	server, base, err := inTree(ctx, o.Python, o.Source, dir, questions[0].File, 1, sizes)
 	if err != nil {
 		return err
 	}

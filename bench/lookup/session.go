@@ -95,7 +95,10 @@ func register(ctx context.Context, dir, path string, tp int, spec *kv.NamespaceS
 		Type: connector.TypeHello, Protocol: connector.ProtocolVersion, Role: connector.RoleSchedulerShim,
 		PID: os.Getpid(), EngineID: name, Epoch: 1, Version: version.Version,
 	}
-	registration := &connector.Engine{Type: connector.TypeEngine, Namespace: *spec, LookupPath: path, LookupEngine: name}
+	registration := &connector.Engine{
+		Type: connector.TypeEngine, Namespace: *spec, LookupPath: path, LookupEngine: name,
+		LookupTimeoutMS: int((2 * answerPatience).Milliseconds()), // what is asked is found out whole
+	}
 	e := &engine{conn: conn}
 	if e.stride, err = converse(conn, frames, hello, registration); err == nil {
 		e.channel, err = openChannel(conn)
