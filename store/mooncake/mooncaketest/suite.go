@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -36,6 +37,8 @@ func TestEngine(t *testing.T, rig Rig) {
 		"a put of what is there changes none":   putAgain,
 		"what is absent is said to be":          absentKeys,
 		"an object of another length":           otherLength,
+		"objects of several pieces":             largeObjects,
+		"a large object of another length":      otherLargeLength,
 		"removal by key":                        removeKeys,
 		"removal of what has a lease":           removeLeased,
 		"removal by prefix":                     removePrefix,
@@ -196,6 +199,49 @@ func otherLength(c *check) {
 	c.want(answers, err, 1, mooncake.Answer(mooncake.CodeInvalidParams))
 	if !bytes.Equal(c.Memory[8292:8301], []byte("untouched")) {
 		c.Error("a get wrote behind its range")
+	}
+}
+
+// largeObjects are got in pieces by some engines; their lengths are of none.
+func largeObjects(c *check) {
+	clear(c.Memory[:1<<20])
+	objects, at := c.objects(4, 0, 0), uint64(100)
+	for i, size := range []uint64{1, 300_001, 256 << 10, 450_007} {
+		objects[i].Range = mooncake.Range{Offset: at, Bytes: size}
+		at += size + 100
+	}
+	c.fill(objects)
+	c.put(objects)
+	c.clear(objects)
+	answers, err := c.Engine.Get(c.Context(), objects)
+	for i, o := range objects {
+		if err != nil || answers[i] != mooncake.Answer(o.Range.Bytes) {
+			c.Fatalf("get of object %d of %d bytes: %v, %v", i, o.Range.Bytes, answers, err)
+		}
+		if behind := c.Memory[o.Range.Offset+o.Range.Bytes]; behind != 0 {
+			c.Errorf("a get wrote behind object %d", i)
+		}
+	}
+	c.same(objects)
+}
+
+// otherLargeLength: what such a get answers differs, but it is not that all is there.
+func otherLargeLength(c *check) {
+	objects := c.objects(1, 600_000, 0)
+	c.fill(objects)
+	c.put(objects)
+	for _, bytes := range []uint64{599_999, 300_000, 600_001, 1_000_000} {
+		behind := c.Memory[bytes:][:1000]
+		clear(behind)
+		other := objects[0]
+		other.Range.Bytes = bytes
+		answers, err := c.Engine.Get(c.Context(), []mooncake.Object{other})
+		if err != nil || len(answers) != 1 || answers[0] == mooncake.Answer(bytes) {
+			c.Errorf("get of %d bytes of an object of 600,000: %v, %v", bytes, answers, err)
+		}
+		if slices.Max(behind) != 0 {
+			c.Errorf("a get of %d bytes wrote behind its range", bytes)
+		}
 	}
 }
 
