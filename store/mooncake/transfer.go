@@ -10,9 +10,12 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store"
 )
 
-// maxBatchBytes bounds what one call of the engine transfers, so that it ends
-// within the engine's time limit on a slow network.
-const maxBatchBytes = 64 << 20
+// maxPutBytes and MaxGetBytes bound what one call of the engine transfers, so that
+// it ends within the engine's time limit on a slow network.
+const (
+	maxPutBytes = 64 << 20
+	MaxGetBytes = 256 << 20
+)
 
 // Shard is one shard of a chunk, and the memory that its bytes are in, or go to.
 type Shard struct {
@@ -62,7 +65,7 @@ func (c *Client) Put(ctx context.Context, n store.Namespace, pin store.Pin, shar
 		how.HardPin = true
 	}
 	for from := 0; from < len(shards); {
-		to := batchEnd(shards, from)
+		to := batchEnd(shards, from, maxPutBytes)
 		err := c.reach(ctx)
 		if err == nil {
 			err = c.putBatch(ctx, n, how, shards[from:to], results[from:to])
@@ -92,11 +95,12 @@ func (c *Client) enter() bool {
 	return !c.closed
 }
 
-// batchEnd returns where the call ends that begins with a shard.
-func batchEnd(shards []Shard, from int) int {
+// batchEnd returns where the call of at most so many bytes ends that begins with a
+// shard.
+func batchEnd(shards []Shard, from int, most uint64) int {
 	bytes := uint64(0)
 	for to := from; to < len(shards); to++ {
-		if bytes += shards[to].At.Bytes; to-from == MaxTransfer || to > from && bytes > maxBatchBytes {
+		if bytes += shards[to].At.Bytes; to-from == MaxTransfer || to > from && bytes > most {
 			return to
 		}
 	}
@@ -193,7 +197,7 @@ func (c *Client) Get(ctx context.Context, n store.Namespace, shards []Shard) (wh
 	}
 	defer c.calls.Done()
 	for from := 0; from < len(shards) && err == nil; {
-		to := batchEnd(shards, from)
+		to := batchEnd(shards, from, MaxGetBytes)
 		if err = c.reach(ctx); err == nil {
 			err = c.getBatch(ctx, n, shards[from:to], whole[from:to])
 		}

@@ -51,20 +51,59 @@ func (l *Level) runGets(ctx context.Context) {
 			return
 		case <-l.gets.more:
 		}
+		l.gather()
 		bytes := uint64(0)
 		l.mu.Lock()
+		most := getBytes(l.gets.waiting, l.getRate.Load())
 		batch := l.gets.take(func(first, next *fetching, taken int) bool {
 			if taken == 1 {
 				bytes = first.bytes
 			}
 			bytes += next.bytes
-			return first.space == next.space && bytes <= getBatchBytes && (taken+1)*max(len(first.shards), len(next.shards)) <= mooncake.MaxTransfer
+			return first.space == next.space && bytes <= most && (taken+1)*max(len(first.shards), len(next.shards)) <= mooncake.MaxTransfer
 		})
 		l.mu.Unlock()
 		if len(batch) > 0 {
 			l.get(ctx, batch)
 		}
 	}
+}
+
+// gather waits for a moment while more is handed over: a lookup's chunks come one
+// after the other, and few calls are faster than many.
+func (l *Level) gather() {
+	had := 0
+	for range gatherPauses {
+		l.mu.Lock()
+		waiting := len(l.gets.waiting)
+		l.mu.Unlock()
+		if waiting <= had {
+			return
+		}
+		had = waiting
+		time.Sleep(gatherPause)
+	}
+}
+
+// getBytes returns how much of what waits the next call is to get: half of it, so that
+// little is left to be copied on when the last call is over, and no more than comes in
+// half a second at a rate in bytes a second: a slow network's call would outlast the
+// lease of its objects.
+func getBytes(waiting []*fetching, rate uint64) uint64 {
+	bytes := uint64(0)
+	for _, f := range waiting {
+		if bytes += f.bytes; bytes >= 2*mooncake.MaxGetBytes {
+			break
+		}
+	}
+	return min(max(min(bytes, rate)/2, leastGetBytes), mooncake.MaxGetBytes)
+}
+
+func bytesOf(batch []*fetching) (bytes uint64) {
+	for _, f := range batch {
+		bytes += f.bytes
+	}
+	return bytes
 }
 
 // get gets chunks of one namespace with one call, and answers for them.
@@ -76,7 +115,11 @@ func (l *Level) get(ctx context.Context, batch []*fetching) {
 	s := batch[0].space
 	begun := l.opts.Now()
 	whole, err := l.client.Get(ctx, s.name, shards)
-	l.opts.GetTook(l.opts.Now().Sub(begun))
+	took := l.opts.Now().Sub(begun)
+	l.opts.GetTook(took)
+	if bytes := bytesOf(batch); err == nil && bytes >= leastGetBytes/2 && took > 0 {
+		l.getRate.Store(uint64(float64(bytes) / took.Seconds()))
+	}
 	if err != nil {
 		l.check()
 	}

@@ -52,6 +52,8 @@ type Level struct {
 	asking sync.WaitGroup // questions under way
 	// underWay are those by what they ask; under mu.
 	underWay map[uint64]*asking
+	// getRate is how many bytes a second the last large get brought.
+	getRate atomic.Uint64
 }
 
 // space is a namespace as it is now: another one after a reset.

@@ -124,6 +124,12 @@ func (r *rig) put(i, place int) (error, bool) { //nolint:revive // the error is 
 	return o.errs[0], true
 }
 
+// called waits until what was fetched is got: a call waits a moment for more.
+func called() {
+	time.Sleep(time.Millisecond)
+	synctest.Wait()
+}
+
 // get fetches a chunk and compares its bytes.
 func (r *rig) get(i, place int) error {
 	r.t.Helper()
@@ -134,7 +140,7 @@ func (r *rig) get(i, place int) error {
 	if !r.Fetch(r.key(i), pieces, o.got) {
 		r.t.Fatalf("chunk %d was refused", i)
 	}
-	synctest.Wait()
+	called()
 	if len(o.errs) != 1 {
 		r.t.Fatalf("chunk %d was answered %d times", i, len(o.errs))
 	}
@@ -404,7 +410,7 @@ func TestHangingTransfer(t *testing.T) {
 		if !r.Fetch(r.key(0), r.pieces(4), stuck.got) {
 			t.Fatal("refused")
 		}
-		synctest.Wait()
+		called()
 		if err := r.get(1, 5); err != nil {
 			t.Error(err)
 		}

@@ -53,11 +53,14 @@ const (
 	// that is under way while the next begins is enough.
 	putters = 2
 	getters = 2
-	// putBatchBytes and getBatchBytes are how much of what waits one call takes. Few
-	// large gets are far faster than many small ones; the first bytes of a load are
-	// copied on while the rest is on its way.
+	// putBatchBytes is how much of what waits one call takes, and leastGetBytes how much
+	// a get takes in any case: few large ones are far faster than many small ones.
 	putBatchBytes = 32 << 20
-	getBatchBytes = 64 << 20
+	leastGetBytes = 64 << 20
+	// gatherPause is how long a get waits to see whether more comes, gatherPauses times
+	// at most.
+	gatherPause  = 100 * time.Microsecond
+	gatherPauses = 5
 	// askers is how many calls of one question are under way at a time, as many as
 	// the side process has lanes for them: the master answers one while the process
 	// takes the keys of the other apart.

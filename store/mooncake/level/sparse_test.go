@@ -272,7 +272,7 @@ func struckChain(t *testing.T, rng *rand.Rand, shards, holes int) (wrong bool) {
 		}
 		var o outcome
 		r.Fetch(disk.Key{Namespace: r.digest, Hash: hashOf(first)}, into, o.got)
-		synctest.Wait()
+		called()
 		if len(o.errs) != 1 || o.errs[0] == nil {
 			t.Fatalf("a chunk that is not there was got: %v", o.errs)
 		}
