@@ -67,28 +67,35 @@ func (l *load) getAll() error {
 	for i := range asked {
 		asked[i] = i
 	}
-	const shortest, longest = 2 * time.Millisecond, 50 * time.Millisecond
-	for wait := shortest; ; {
+	for begun := time.Now(); ; {
+		asking := time.Now()
 		loading, err := l.get(asked)
 		if err != nil || len(loading) == 0 {
 			return err
 		}
 		asked = loading
-		if to := l.pieceEnd(l.ready()); to > l.copied {
+		if to := l.ready(); to > l.copied {
 			l.times.answered(len(l.items), l.j.waited)
 			err := l.copyTo(to)
 			if l.times.moved(l.j.waited); err != nil {
 				return err
 			}
-			wait = shortest
 			continue
 		}
 		// A slower tier takes its time; the engine's deadline bounds it.
-		if l.n.queue.aside(l.j, wait); l.n.isCancelled(l.j) {
+		now := time.Now()
+		if l.n.queue.aside(l.j, nextAsk(now.Sub(begun), now.Sub(asking))); l.n.isCancelled(l.j) {
 			return errCancelled
 		}
-		wait = min(2*wait, longest)
 	}
+}
+
+// nextAsk returns how long a load pauses before it asks again for what is on its way,
+// when it has taken so long and the last question so much of that: little is lost
+// when something comes just after it, and little is spent on questions.
+func nextAsk(taken, asking time.Duration) time.Duration {
+	const shortest, longest = 2 * time.Millisecond, 50 * time.Millisecond
+	return min(max(taken/32, 8*asking, shortest), longest)
 }
 
 // get asks the store for items, and returns those that are on their way.
@@ -137,18 +144,6 @@ func (l *load) ready() int {
 		ready++
 	}
 	return ready
-}
-
-// pieceEnd returns the end of the next piece to copy, of the items up to one.
-func (l *load) pieceEnd(ready int) int {
-	to, bytes := l.copied, 0
-	for ; to < ready; to++ {
-		bytes += l.n.rank.groups[l.items[to].group].shardBytes
-		if to > l.copied && bytes > l.n.loadPiece {
-			break
-		}
-	}
-	return to
 }
 
 // copyTo copies the items up to one.
