@@ -24,6 +24,9 @@ logger = logging.getLogger("vllm.mooncake_sidecar.worker")
 # About what an empty step takes, with the millisecond that vLLM's core sleeps after it
 # (``EngineCoreProc._process_engine_step``, 0.32.0): so long a new request would wait anyway.
 IDLE_WAIT_S = 0.002
+# Of a load that takes long each wait is an eighth of what it has taken, ten such waits at most: a cluster needs the cores
+# that the steps between two waits take.
+IDLE_GROWS_S, IDLE_GROWS_TO = 8 * IDLE_WAIT_S, 10
 # The end of a process does not wake who waits for its socket alone.
 _LEAVE_LOOK_S = 0.05
 
@@ -72,6 +75,7 @@ class WorkerRole:
         self._events = events
         self._held: deque[tuple[Mark, Callable[[], None]]] = deque()
         self._idle_wait_s = idle_wait_s
+        self._last_load = 0.0  # when the last load began
         self._wait = wait
         self._count = count
         self._note = note
@@ -102,6 +106,7 @@ class WorkerRole:
         self._owed = step
         for command in step.loads:
             self._loading[command.job] = command
+            self._last_load = self._clock()
         self._when_done(bool(step.loads), lambda: self._send_loads(step))
 
     def _send_loads(self, step: StepCommands) -> None:
@@ -238,8 +243,12 @@ class WorkerRole:
         return self._link.submit(command.job, kind, command.request, command.frame, self._clock())
 
     def _await_load(self) -> None:
-        """Give the daemons a moment, and the processor, to end a load that all wait for."""
-        until = self._clock() + self._idle_wait_s
+        """Give the daemons a moment, and the processor, to end a load that all wait for.
+
+        A request that comes meanwhile waits for the rest of the moment.
+        """
+        now = self._clock()
+        until = now + self._idle_wait_s * min(max((now - self._last_load) / IDLE_GROWS_S, 1), IDLE_GROWS_TO)
         while not self._found.received:
             # One before may still have it.
             links = [link for link in [self._link, *self._old] if link is not None and link.descriptor() >= 0]

@@ -90,6 +90,33 @@ def test_nobody_waits_otherwise(step, idle_wait_s):
     assert link.waited == []
 
 
+def test_the_wait_grows_with_the_load():
+    """To an eighth of what it has taken, ten times the first; another load begins anew."""
+    now = 0.0
+    waited = []
+    link = SlowLink(1 << 30)
+    links = [link]
+    role = WorkerRole(
+        lambda: links.pop() if links else None,
+        rank=0,
+        by_block=True,
+        idle_wait_s=0.002,
+        wait=lambda _, seconds: waited.append(seconds) or False,
+        clock=lambda: now,
+    )
+    for now, step in [
+        (5.0, load(idle=True)),
+        (5.008, StepCommands(idle=True)),
+        (5.08, StepCommands(idle=True)),
+        (9.0, StepCommands(idle=True)),
+        (9.5, StepCommands(loads=[JobCommand(2, "b", b"frame")], idle=True)),
+        (9.58, StepCommands(idle=True)),
+    ]:
+        role.start_loads(step)
+        assert role.poll().received == set()
+    assert waited == pytest.approx([0.002, 0.002, 0.01, 0.02, 0.002, 0.01])
+
+
 @pytest.mark.parametrize("left", [0, 1, 2], ids=["before the wait", "with the process", "after the process"])
 def test_the_end_of_the_session_ends_the_wait(left):
     """A link is waited for on its socket, then on its daemon's process, then no more."""
