@@ -185,7 +185,7 @@ class Agent:
         self.store = None
         self._config_type = None
         self._soft_pin = None
-        self._cuts = settings["protocol"] == "tcp"
+        self._cuts = False
 
     def setup(self) -> dict:
         """Connect, register, and prove that bytes come back; what went wrong is in the answer."""
@@ -199,6 +199,7 @@ class Agent:
             self._config_type = engine.ReplicateConfig
             self._soft_pin = getattr(engine, "SoftPinAction", None)
             stage, self.store = "setup", engine.MooncakeDistributedStore()
+            self._cuts = self.settings["protocol"] == "tcp" and hasattr(self.store, "batch_get_into_multi_buffers")
             code = self._connect()
             if code == 0:
                 stage, code = "register", self.memory.register(self.store)
