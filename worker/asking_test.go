@@ -13,7 +13,7 @@ func TestLoadsThatTakeLongAskSeldom(t *testing.T) {
 		{0, 0, 2 * ms},
 		{32 * ms, ms / 4, 2 * ms},
 		{320 * ms, ms / 4, 10 * ms},
-		{32 * ms, 3 * ms, 24 * ms}, // of thousands of chunks
+		{32 * ms, 12 * ms, 24 * ms}, // of thousands of chunks
 		{time.Minute, 0, 50 * ms},
 		{0, time.Second, 50 * ms},
 	} {

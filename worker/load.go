@@ -95,7 +95,7 @@ func (l *load) getAll() error {
 // when something comes just after it, and little is spent on questions.
 func nextAsk(taken, asking time.Duration) time.Duration {
 	const shortest, longest = 2 * time.Millisecond, 50 * time.Millisecond
-	return min(max(taken/32, 8*asking, shortest), longest)
+	return min(max(taken/32, 2*asking, shortest), longest)
 }
 
 // get asks the store for items, and returns those that are on their way.
