@@ -83,11 +83,8 @@ func (c *channel) serve(h *handler, group *pulse.Group) {
 			return
 		}
 		reply := h.answer(frames)
-		answered := len(frames) == 0 || !unanswered(frames[0])
-		if answered {
+		if len(frames) == 0 || !unanswered(frames[0]) {
 			out = wire.AppendMessage(out[:0], reply)
-		}
-		if answered {
 			// An engine that is stopped does not read. That is no fault of ours.
 			loop.Await(func() { _, err = c.stream.Write(out) })
 		}
