@@ -93,7 +93,9 @@ func (c *cleaner) run() {
 	defer c.running.Done()
 	wait, retry := gatherPause, retryPause
 	for c.goesOn() {
-		pause(c.ctx, wait)
+		if wait != gatherPause || !c.revokes() { // a put that is open keeps others from the same
+			pause(c.ctx, wait)
+		}
 		closing := c.ctx.Err() != nil
 		if c.clean(c.take()) {
 			wait, retry = gatherPause, retryPause
@@ -112,6 +114,13 @@ func (c *cleaner) goesOn() bool {
 	defer c.mu.Unlock()
 	c.mu.running = len(c.mu.refs) > 0 || len(c.mu.tickets) > 0
 	return c.mu.running
+}
+
+// revokes reports whether there are tickets to give back.
+func (c *cleaner) revokes() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.mu.tickets) > 0
 }
 
 // take empties the queue.

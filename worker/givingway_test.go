@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
@@ -61,17 +62,28 @@ func newSteppedTest(t *testing.T) (*rig, *engine, *stepped, *connector.StoreBatc
 	e := r.engine()
 	job := e.storeJob("p", ids(1, 5))
 	e.send(job)
-	<-d.between
+	d.await(t)
 	d.proceed <- struct{}{}
-	<-d.between
+	d.await(t)
 	return r, e, d, job
 }
 
+// await waits until a store is between two shards.
+func (d *stepped) await(t *testing.T) {
+	t.Helper()
+	select {
+	case <-d.between:
+	case <-time.After(time.Minute):
+		t.Fatal("no store is between two shards: a piece ended early")
+	}
+}
+
 // goOn lets a store that is between two shards copy to its end.
-func (d *stepped) goOn(more int) {
+func (d *stepped) goOn(t *testing.T, more int) {
+	t.Helper()
 	for range more {
 		d.proceed <- struct{}{}
-		<-d.between
+		d.await(t)
 	}
 	d.proceed <- struct{}{}
 }
@@ -79,7 +91,7 @@ func (d *stepped) goOn(more int) {
 // A store that nobody waits for is copied in one piece.
 func TestAStoreThatIsAloneIsOnePiece(t *testing.T) {
 	r, e, d, job := newSteppedTest(t)
-	d.goOn(2)
+	d.goOn(t, 2)
 	want(t, expect[*connector.Result](e.peer), job.Job, connector.StatusOK, "")
 	if n := d.pieces.Load(); n != 1 {
 		t.Errorf("copied in %d pieces, want one", n)
@@ -105,13 +117,14 @@ func TestAStoreGivesWayToALoad(t *testing.T) {
 			}
 		case <-d.between:
 			t.Error("beside a load the store went on")
+			d.proceed <- struct{}{}
 		}
 		return nil
 	})
 	e.send(load)
 	want(t, expect[*connector.Result](e.peer), load.Job, connector.StatusFailed, "absent", ids(20, 2)...)
-	<-d.between // in the second piece, of which a block is copied
-	d.goOn(1)
+	d.await(t) // in the second piece, of which a block is copied
+	d.goOn(t, 1)
 	want(t, expect[*connector.Result](e.peer), job.Job, connector.StatusOK, "")
 	again := e.loadJob("p", ids(20, 5))
 	want(t, e.do(again), again.Job, connector.StatusOK, "")

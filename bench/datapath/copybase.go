@@ -40,7 +40,9 @@ func newCopies(e *engine) (*copies, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &copies{e: e, shards: shards}, nil
+	c := &copies{e: e, shards: shards}
+	c.out(0) // every page is there before the first measurement
+	return c, nil
 }
 
 func (c *copies) close() { _ = c.shards.Close() }

@@ -6,8 +6,8 @@
 // machine does falls on all of them. A round starts fresh daemons. "first" is a
 // load into blocks that nobody has touched, "warm" one into blocks that were
 // loaded before. "copy-in" and "copy-out" are the yardstick: one thread copies the
-// same pieces. Each begins with nothing of it in the processor's caches, where the
-// one before would have left what the next one reads. With stores queued, "queued" is a load while they wait or run,
+// same pieces. These two and what they are beside, "warm" and "restore", begin
+// with nothing in the caches, where one would leave what the next one reads. With stores queued, "queued" is a load while they wait or run,
 // "alone" one before that, "stores" the time until the last is done. Times are medians in microseconds: what the engine waits for
 // (from the job's frame to the result's arrival), and what the worker says of
 // it. On a machine that others use too, the worker's processor time says more

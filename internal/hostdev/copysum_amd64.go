@@ -113,8 +113,8 @@ func (k kernel) copier() *copier {
 //
 // The writes go past the caches, but for those of less than a line: who reads
 // them next is another process, later. They are ordered before whatever is
-// written after fence. What lies ahead bytes from src, as long as it, is fetched
-// meanwhile; 0: nothing is.
+// written after fence. What lies ahead bytes from src, about as long as it, is
+// fetched meanwhile; 0: nothing is.
 //
 // REQUIRES: len(dst) == len(src).
 func (c *copier) copySum(dst, src []byte, sum uint32, ahead uintptr) uint32 {

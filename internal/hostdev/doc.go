@@ -9,10 +9,10 @@
 //
 // A copy and its CRC-32C are one pass: each word is read once, summed, and
 // written past the caches. The sum is folded in vector registers, which keeps up
-// with memory; the processor's own instruction for it would not. Elsewhere than
+// with memory; the processor's own instruction for it would not. What is copied
+// next, in the same piece or another, is fetched meanwhile. Elsewhere than
 // on amd64 a piece that fits the first-level cache is copied and then summed
-// where it was copied to. What is copied next, in the same piece or another, is
-// fetched meanwhile. A checksum of the source, read once more, would say
+// where it was copied to. A checksum of the source, read once more, would say
 // nothing of what arrived.
 //
 // # Who waits for what

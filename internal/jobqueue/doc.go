@@ -26,7 +26,8 @@
 // A begun job moves its bytes in pieces, and asks before each. Loads go first: no
 // store's piece begins while there is a load, of whatever session, that asks the
 // store or moves. A piece that is under way is not taken back, so that is what a
-// load may find beside it. But stores are not starved, or the engine's blocks that
+// load may find beside it; whoever copies a store's may end it early, when
+// [Queue.LoadsFirst] says so. But stores are not starved, or the engine's blocks that
 // they hold would be held for good: after [Limits.PassedOver] pieces of loads while
 // a store waits, the store that has waited longest has one, beside the loads'. And
 // a load for which stores wait has to move on, from a step to the next: one that

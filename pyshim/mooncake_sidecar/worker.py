@@ -2,8 +2,8 @@
 
 The hooks run on vLLM's worker thread: they send what the socket takes, read what
 it holds, and enforce deadlines. They wait in one case only, and briefly: a load
-is under way and nothing runs in the engine. Its core would sleep as long between
-steps, and sees the load's end a step sooner this way. Sessions are made and
+is under way and nothing runs in the engine, which sees the load's end a step
+sooner this way. Sessions are made and
 remade by a background thread (``maintainer``).
 """
 

@@ -18,8 +18,7 @@ type client struct {
 	line   int    // in the segment's session table
 	entry  clientEntry
 	// offered is how many references it was offered that are still open.
-	offered      int
-	offeredBytes uint64
+	offered int
 }
 
 // Declaration is what a client says it still holds when it opens a session.

@@ -17,6 +17,7 @@ type openRead struct {
 	offered *follower
 	shard   uint32
 	bytes   uint32
+	kept    uint64 // its share of the bytes that it keeps from eviction
 }
 
 // Get takes a reference on each shard that is there, and renews the lease of
@@ -110,7 +111,13 @@ func (m *Master) referLocked(c *client, ns store.NamespaceID, it *store.GetItem,
 	m.counter++
 	ref := uint64(slot)<<32 | uint64(m.counter)
 	g := &m.namespaces[r.namespace].groups[r.group]
-	m.reads[ref] = openRead{client: c.id, slot: slot, record: rec, offered: offered, shard: it.Shard, bytes: g.shardBytes}
+	read := openRead{client: c.id, slot: slot, record: rec, offered: offered, shard: it.Shard, bytes: g.shardBytes}
+	if offered != nil {
+		read.kept = g.wholeBytes() / uint64(offered.held)
+		c.offered++
+		m.offeredBytes += read.kept
+	}
+	m.reads[ref] = read
 	return store.GetResult{
 		Status: store.GetReady, Ref: ref, Checksum: entry.checksum, Tier: m.tierLocked(rec),
 		Place: store.Place{Offset: m.seg.slotOffset(slot, g.slotBytes), Bytes: g.shardBytes},
@@ -163,7 +170,7 @@ func (m *Master) releaseLocked(ref uint64, r openRead) {
 	delete(m.reads, ref)
 	if r.offered != nil {
 		r.offered.client.offered--
-		r.offered.client.offeredBytes -= uint64(r.bytes)
+		m.offeredBytes -= r.kept
 	}
 	if !r.orphan {
 		m.live[r.record].readers--

@@ -99,8 +99,11 @@ type Master struct {
 	pins       map[uint32]uint32   // open reads by slot
 	doomed     map[uint32]struct{} // slots of dropped chunks that are still read
 	followers  followers
-	leases     leaseTable
-	counter    uint32 // low half of the next read or ticket number
+	// offeredBytes is what open offers keep from eviction, a chunk for each of its
+	// followers.
+	offeredBytes uint64
+	leases       leaseTable
+	counter      uint32 // low half of the next read or ticket number
 
 	tags      []string // salt tags by number
 	tagNumber map[string]uint16

@@ -1,7 +1,8 @@
 package embedded
 
 import (
-	"errors"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +25,8 @@ const (
 	// openOffers bounds the offered references that a client has open. Their messages
 	// fit into a socket's buffer: nobody waits for a client that does not read.
 	openOffers = 2 * connector.MaxOffered
-	// offerShare of the memory is the most that they may keep from eviction.
+	// offerShare of the memory is the most that all of them may keep from eviction: a
+	// chunk stays whole for one of its shards.
 	offerShare = 1.0 / 8
 	// offerLife is how long a client may keep what it does not use. Engines begin to
 	// load within milliseconds, or wait for blocks.
@@ -37,11 +39,11 @@ const (
 	maxFollowed = 1024
 )
 
-var errTooMany = errors.New("the client follows too many engines")
-
 // follower is a client that loads for an engine.
 type follower struct {
 	client *client
+	// session is the client's that follows: what is sent on another's reaches nobody.
+	session uint64
 	// shards are the first by group, held how many there are from each on.
 	shards []int
 	held   int
@@ -69,7 +71,8 @@ func (f followers) remove(engine string, client uint64) {
 	}
 }
 
-// follow begins to offer what an engine's lookups find, or ends it.
+// follow begins to offer what an engine's lookups find, or ends it. A client that
+// follows too many engines is offered nothing for another.
 func (m *Master) follow(session Session, msg *connector.Follow, offers chan<- *connector.Offer) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -88,12 +91,12 @@ func (m *Master) follow(session Session, msg *connector.Follow, offers chan<- *c
 		}
 	}
 	if followed >= maxFollowed {
-		return errTooMany
+		return nil
 	}
 	if m.followers[msg.Engine] == nil {
 		m.followers[msg.Engine] = map[uint64]*follower{}
 	}
-	m.followers[msg.Engine][c.id] = &follower{client: c, shards: msg.ShardByGroup, held: msg.HeldShards, offers: offers}
+	m.followers[msg.Engine][c.id] = &follower{client: c, session: session.Number, shards: msg.ShardByGroup, held: msg.HeldShards, offers: offers}
 	return nil
 }
 
@@ -108,21 +111,36 @@ func (m *Master) unfollow(client uint64, offers chan<- *connector.Offer) {
 	}
 }
 
-// offer offers what a lookup was granted, if that is all it wanted.
+// offer offers what a lookup was granted, if that is all it wanted and all of it is
+// in memory.
 func (m *Master) offer(g *granting) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.followers[g.holder.Engine]) == 0 || !m.goesOnLocked(g) || len(g.lease.records) != len(g.chunks) {
+	if len(g.below) > 0 {
 		return
 	}
-	for _, f := range m.followers[g.holder.Engine] {
+	for _, client := range m.followersOf(g.holder.Engine) {
+		m.offerTo(client, g)
+		m.betweenSteps()
+	}
+}
+
+// followersOf lists the clients that follow an engine.
+func (m *Master) followersOf(engine string) []uint64 {
+	m.mu.RLock()
+	defer m.mu.RUnlock()
+	return slices.Collect(maps.Keys(m.followers[engine]))
+}
+
+func (m *Master) offerTo(client uint64, g *granting) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f := m.followers.of(g.holder.Engine, client); f != nil && m.goesOnLocked(g) && len(g.lease.records) == len(g.chunks) {
 		m.offerLocked(f, g)
 	}
 }
 
 func (m *Master) offerLocked(f *follower, g *granting) {
 	count := len(g.chunks) * f.held
-	if f.vain >= vainOffers || count > connector.MaxOffered || f.client.offered+count > openOffers {
+	if f.client.number != f.session || f.vain >= vainOffers || count > connector.MaxOffered || f.client.offered+count > openOffers {
 		return
 	}
 	offer := &connector.Offer{
@@ -141,13 +159,11 @@ func (m *Master) offerLocked(f *follower, g *granting) {
 			item := store.GetItem{Group: chunk.Group, Hash: chunk.Hash, Shard: uint32(f.shards[chunk.Group] + k)}
 			got, _ := m.referLocked(f.client, g.ns, &item, f)
 			if got.Status == store.GetReady {
-				f.client.offered++
-				f.client.offeredBytes += uint64(got.Place.Bytes)
 				offer.Items = connector.AppendOffered(offer.Items, &connector.Offered{
 					Group: item.Group, Shard: item.Shard, Bytes: got.Place.Bytes, Checksum: got.Checksum, Ref: got.Ref, Offset: got.Place.Offset, Hash: item.Hash,
 				})
 			}
-			if got.Status != store.GetReady || got.Tier != store.TierHost || f.client.offeredBytes > most {
+			if got.Status != store.GetReady || got.Tier != store.TierHost || m.offeredBytes > most {
 				m.takeBackLocked(offer)
 				return
 			}
@@ -198,10 +214,10 @@ func (m *Master) decline(session Session, refs []uint64) error {
 func (m *Master) removals() *atomic.Uint64 { return &m.mem.Words()[hdrRemovals/8] }
 
 // noteRemoval voids the offers that are open, unless they keep what goes from
-// going.
+// going. A reset has voided them before it drops its chunks.
 func (m *Master) noteRemoval(why RemoveReason) {
 	switch why {
-	case RemovedReset, RemovedCorrupt, RemovedByCommand:
+	case RemovedCorrupt, RemovedByCommand:
 		m.removals().Add(1)
 	}
 }

@@ -101,8 +101,8 @@ func TestOfferIsWhatALoadAsksFor(t *testing.T) {
 	if after.GetsReady != 6+4 || after.ReadBytes != 10*16<<10 || after.OpenReads != 0 || after.Offers != 1 || after.OffersDeclined != 1 {
 		t.Errorf("in the end: %+v", after)
 	}
-	if c := f.m.clients[1]; c.offered != 0 || c.offeredBytes != 0 {
-		t.Errorf("the client has %d offered references of %d bytes open", c.offered, c.offeredBytes)
+	if c := f.m.clients[1]; c.offered != 0 || f.m.offeredBytes != 0 {
+		t.Errorf("the client has %d offered references open, %d bytes are kept", c.offered, f.m.offeredBytes)
 	}
 }
 
@@ -251,5 +251,19 @@ func TestRemovalsVoidOffers(t *testing.T) {
 	}
 	if Removals(f.mem) == at {
 		t.Error("a chunk that an operator removed may still be loaded")
+	}
+}
+
+// TestOffersOfAnEndedSession: what a session that another has replaced would be sent
+// reaches nobody who could decline it.
+func TestOffersOfAnEndedSession(t *testing.T) {
+	f := newFollowing(t, 1)
+	again := f.open(1, 2, 10, Declaration{})
+	if offer := f.grant("r", 0); offer != nil || f.m.Stats().OpenReads != 0 {
+		t.Errorf("offered %+v to an ended session; %d references are open", offer, f.m.Stats().OpenReads)
+	}
+	f.follow(again, 1)
+	if f.grant("r", 0) == nil {
+		t.Error("nothing was offered to the next session")
 	}
 }

@@ -87,7 +87,7 @@ func (m *Master) beginReset(id store.NamespaceID) (bool, error) {
 	}
 	resets := m.seg.resets(int(id)) + 1
 	m.seg.setResets(int(id), resets)
-	m.noteRemoval(RemovedReset)
+	m.removals().Add(1)
 	if m.lower != nil && m.lower.cluster != nil {
 		m.lower.cluster.Leave(n.digest)
 	}

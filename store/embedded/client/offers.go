@@ -45,6 +45,7 @@ func newOffers() offers {
 
 // offer is what was offered for one load.
 type offer struct {
+	session  uint64
 	ns       store.Namespace
 	removals uint64
 	items    []store.GetItem
@@ -95,7 +96,8 @@ func (o *offers) dueBy(at time.Time) {
 // the lease.
 func (c *Client) takeIn(session uint64, m *connector.Offer) {
 	o := &offer{
-		ns: store.Namespace{ID: store.NamespaceID(m.Namespace), ResetEpoch: m.Generation}, removals: m.Removals,
+		session: session,
+		ns:      store.Namespace{ID: store.NamespaceID(m.Namespace), ResetEpoch: m.Generation}, removals: m.Removals,
 		items: make([]store.GetItem, m.Len()), results: make([]store.GetResult, m.Len()), until: time.Now().Add(time.Duration(m.LifeMS) * time.Millisecond),
 	}
 	refs := make([]uint64, m.Len())
@@ -118,6 +120,7 @@ func (c *Client) takeIn(session uint64, m *connector.Offer) {
 	}
 	lease := store.Lease{Engine: m.Engine, Request: m.Request}
 	if earlier := c.offers.waiting[lease]; earlier != nil {
+		delete(c.offers.waiting, lease)
 		c.spareLocked(earlier.results)
 	}
 	if len(c.offers.waiting) >= maxOffers {
@@ -147,7 +150,8 @@ func (c *Client) offered(ns store.Namespace, lease store.Lease, items []store.Ge
 			rest = append(rest, o.results[i])
 		}
 	}
-	if len(results) < len(items) || ns != o.ns || embedded.Removals(c.segments[c.current].mapping.Bytes()) != o.removals {
+	late := o.session != c.session || !time.Now().Before(o.until)
+	if late || len(results) < len(items) || ns != o.ns || embedded.Removals(c.segments[c.current].mapping.Bytes()) != o.removals {
 		c.spareLocked(o.results)
 		return nil
 	}

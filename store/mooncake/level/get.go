@@ -99,9 +99,12 @@ func getBytes(waiting []*fetching, rate uint64) uint64 {
 	return min(max(min(bytes, rate)/2, leastGetBytes), mooncake.MaxGetBytes)
 }
 
-func bytesOf(batch []*fetching) (bytes uint64) {
-	for _, f := range batch {
-		bytes += f.bytes
+// bytesThere returns how much has come: what is not in the cluster takes no time.
+func bytesThere(shards []mooncake.Shard, whole []bool) (bytes uint64) {
+	for i := range shards {
+		if whole[i] {
+			bytes += shards[i].At.Bytes
+		}
 	}
 	return bytes
 }
@@ -117,11 +120,10 @@ func (l *Level) get(ctx context.Context, batch []*fetching) {
 	whole, err := l.client.Get(ctx, s.name, shards)
 	took := l.opts.Now().Sub(begun)
 	l.opts.GetTook(took)
-	if bytes := bytesOf(batch); err == nil && bytes >= leastGetBytes/2 && took > 0 {
-		l.getRate.Store(uint64(float64(bytes) / took.Seconds()))
-	}
 	if err != nil {
 		l.check()
+	} else if bytes := bytesThere(shards, whole); bytes >= leastGetBytes/2 && took > 0 {
+		l.getRate.Store(uint64(float64(bytes) / took.Seconds()))
 	}
 	for at, f := 0, 0; f < len(batch); f++ {
 		to := at + len(batch[f].shards)

@@ -46,6 +46,8 @@ MOVER_NICE = 10
 # What TCP brings of an object in one piece. Of long ranges a fast peer sends more at a time than the processor's caches
 # hold, and each byte goes to memory and back before it is copied to its place.
 PIECE = 256 << 10
+# The first release whose call for pieces is known to get all that the call for ranges does, from disks, too.
+CUTTING = [0, 3, 13]
 LEAVING = threading.Lock()
 
 HEAD = struct.Struct("<IIB")  # bytes of all behind the first field, call, kind
@@ -199,7 +201,7 @@ class Agent:
             self._config_type = engine.ReplicateConfig
             self._soft_pin = getattr(engine, "SoftPinAction", None)
             stage, self.store = "setup", engine.MooncakeDistributedStore()
-            self._cuts = self.settings["protocol"] == "tcp" and hasattr(self.store, "batch_get_into_multi_buffers")
+            self._cuts = self.settings["protocol"] == "tcp" and release(versions.get("mooncake", "")) >= CUTTING
             code = self._connect()
             if code == 0:
                 stage, code = "register", self.memory.register(self.store)
@@ -303,6 +305,16 @@ def wheel_version(paths: list[str]) -> str:
             if name.startswith("mooncake_transfer_engine") and name.endswith(".dist-info"):
                 return name.removesuffix(".dist-info").rpartition("-")[2]
     return ""
+
+
+def release(version: str) -> list[int]:
+    """The numbers of a version, as they compare: [0, 3, 13] of "0.3.13.post1"."""
+    numbers = []
+    for part in version.split("."):
+        if not part.isdigit():
+            break
+        numbers.append(int(part))
+    return numbers
 
 
 def answer(frames: Frames, call: int, make) -> None:
