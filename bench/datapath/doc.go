@@ -7,9 +7,10 @@
 // load into blocks that nobody has touched, "warm" one into blocks that were
 // loaded before. "copy-in" and "copy-out" are the yardstick: one thread copies the
 // same pieces. These two and what they are beside, "warm" and "restore", begin
-// with nothing in the caches, where one would leave what the next one reads. With stores queued, "queued" is a load while they wait or run,
-// "alone" one before that, "stores" the time until the last is done. Times are medians in microseconds: what the engine waits for
-// (from the job's frame to the result's arrival), and what the worker says of
-// it. On a machine that others use too, the worker's processor time says more
+// with nothing in the caches, where one would leave what the next one reads. With
+// stores queued, "queued" is a load while they wait or run, "alone" one before
+// that, "stores" the time until the last is done. Times are medians in
+// microseconds: what the engine waits for (from the job's frame to the result's
+// arrival), and what the worker says of it. On a machine that others use too, the worker's processor time says more
 // than the wait.
 package datapath

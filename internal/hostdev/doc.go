@@ -19,9 +19,9 @@
 //
 // A request waits for a load: its batches are divided among a few cores. Nobody
 // waits for a store: all of an engine's have one thread of low priority, so that
-// the engine's own threads come first, and gives way to loads. Memory that the engine has touched is
-// entered in our page table ahead of loads, at low priority too: a fault every
-// page takes longer than its copy.
+// the engine's own threads come first, and gives way to loads. Memory that the
+// engine has touched is entered in our page table ahead of loads, at low priority
+// too: a fault every page takes longer than its copy.
 //
 // A page of a mapping can still fail under us (a memory error, a huge page that
 // can't be had). That ends the batch with an error, not the process.

@@ -210,11 +210,8 @@ func (m *mapping) inOrder(ctx context.Context, direction worker.Direction, batch
 	err = guarded(func() error {
 		ahead := m.lookaheadOf(direction, batch)
 		for copied < len(batch) && (copied == 0 || goOn(copied)) {
-			if err := ctx.Err(); err != nil {
+			if err := m.copyShard(ctx, direction, &batch[copied], &ahead); err != nil {
 				return err
-			}
-			if err := m.shard(direction, &batch[copied], &ahead); err != nil {
-				return fmt.Errorf("copy: %w", err)
 			}
 			copied++
 		}
@@ -231,12 +228,9 @@ func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []
 			if i >= int64(len(batch)) {
 				return nil
 			}
-			if err := ctx.Err(); err != nil {
-				return err
-			}
 			ahead := m.lookaheadOf(direction, batch[i:i+1])
-			if err := m.shard(direction, &batch[i], &ahead); err != nil {
-				return fmt.Errorf("copy: %w", err)
+			if err := m.copyShard(ctx, direction, &batch[i], &ahead); err != nil {
+				return err
 			}
 		}
 	})
@@ -262,6 +256,17 @@ func guarded(copies func() error) (err error) {
 	// What was written is there for others before anybody is told of it.
 	defer fence()
 	return copies()
+}
+
+// copyShard copies a shard that was not given up.
+func (m *mapping) copyShard(ctx context.Context, direction worker.Direction, c *worker.ShardCopy, ahead *lookahead) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := m.shard(direction, c, ahead); err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	return nil
 }
 
 // shard copies one shard, segment after segment.

@@ -3,8 +3,8 @@
 The hooks run on vLLM's worker thread: they send what the socket takes, read what
 it holds, and enforce deadlines. They wait in one case only, and briefly: a load
 is under way and nothing runs in the engine, which sees the load's end a step
-sooner this way. Sessions are made and
-remade by a background thread (``maintainer``).
+sooner this way. Sessions are made and remade by a background thread
+(``maintainer``).
 """
 
 import logging
