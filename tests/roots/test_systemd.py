@@ -132,21 +132,23 @@ def test_restart_keeps_the_segment_without_workers_and_stop_gives_it_back(system
     system.ask("systemctl", "start", "mooncake-worker@host-0.socket", WORKER)
 
 
+def stop_and_await_watchdog(system, unit):
+    """Stops a unit's process with SIGSTOP, and waits until another is up."""
+    before = system.show(unit, "MainPID")
+    system.ask("sh", "-c", f"kill -STOP {before}")
+    system.until("the watchdog", lambda: system.show(unit, "MainPID") not in (before, "0"))
+    system.until(unit, active(system, unit))
+
+
 def test_a_stopped_worker_is_started_again_by_the_watchdog(system):
     system.until("both units", active(system, LOOKUPD, WORKER))
-    before = system.show(WORKER, "MainPID")
-    system.ask("sh", "-c", f"kill -STOP {before}")
-    system.until("the watchdog", lambda: system.show(WORKER, "MainPID") not in (before, "0"))
-    system.until("the worker", active(system, WORKER))
+    stop_and_await_watchdog(system, WORKER)
     assert "Watchdog timeout" in system.ask("journalctl", "-u", WORKER, "-o", "cat")
 
 
 def test_a_stopped_lookupd_is_started_again_by_the_watchdog_and_gets_its_segment_back(system):
     system.until("both units", active(system, LOOKUPD, WORKER))
-    before = system.show(LOOKUPD, "MainPID")
-    system.ask("sh", "-c", f"kill -STOP {before}")
-    system.until("the watchdog", lambda: system.show(LOOKUPD, "MainPID") not in (before, "0"))
-    system.until("lookupd", active(system, LOOKUPD))
+    stop_and_await_watchdog(system, LOOKUPD)
     log = system.ask("journalctl", "-u", LOOKUPD, "-o", "cat")
     assert "store recovered" in log[log.rindex("Watchdog timeout") :], log
     system.until("the worker's store", lambda: "store ready" in system.ask("mooncake-worker", "--runtime-dir", "/run/mooncake-sidecar", "status"))
@@ -162,10 +164,7 @@ def test_the_conductor_is_ready_started_again_by_the_watchdog_and_stops(system, 
     assert system.show(CONDUCTOR, "ActiveState") == "active"  # Type=notify: it has said so itself
     assert address in system.ask(*status)
     assert system.ask("stat", "-c", "%a:%U", "/run/mooncake-conductor", "/var/lib/mooncake-conductor").split() == ["700:mooncake-sidecar"] * 2
-    before = system.show(CONDUCTOR, "MainPID")
-    system.ask("sh", "-c", f"kill -STOP {before}")
-    system.until("the watchdog", lambda: system.show(CONDUCTOR, "MainPID") not in (before, "0"))
-    system.until("the conductor", active(system, CONDUCTOR))
+    stop_and_await_watchdog(system, CONDUCTOR)
     assert system.ask("systemctl", "stop", CONDUCTOR) == ""
     assert (system.show(CONDUCTOR, "Result"), system.show(CONDUCTOR, "ExecMainStatus")) == ("success", "0")
     assert "stopping" in system.ask("journalctl", "-u", CONDUCTOR, "-o", "cat")
