@@ -63,6 +63,10 @@ class Peer:
     def remove(self, key):
         return self.store.batch_remove([key], True)[0]
 
+    def remove_all(self, keys):
+        """Also what is leased, as all is that was just asked for or got. 0, or the first code of a failure."""
+        return next((code for code in self.store.batch_remove(keys, True) if code != 0), 0)
+
     def replicas(self, key):
         """The segments that have copies."""
         found = self.store.get_replica_desc(key)
@@ -90,7 +94,8 @@ class Peer:
                 timed("put", lambda: self.store.batch_put_from_multi_buffers(names, pointers, sizes, ReplicateConfig()), 0)
                 timed("get", lambda: self.store.batch_get_into_multi_buffers(names, pointers, sizes), size)
                 timed("present", lambda: self.store.batch_is_exist(names), 1)
-                self.store.batch_remove(names, True)
+                if code := self.remove_all(names):
+                    raise SystemExit(f"remove: {code}")
         return {name: sorted(of)[len(of) // 2] for name, of in times.items() if of}
 
 
