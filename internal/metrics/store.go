@@ -63,7 +63,7 @@ func (r *Registry) AddStore(stats func() embedded.Stats) {
 		leased     = gauge("store_leased_bytes", "Memory that leases keep from eviction.")
 		unleased   = counter("store_leases_refused_total", "Leases that were cut short because all together had their share.")
 		offers     = counter("store_offers_total", "Hits on which workers were offered references before they asked.")
-		declined   = counter("store_offers_declined_total", "Those that were not used whole.")
+		declined   = counter("store_offers_declined_total", "Those of them that were not used, or not whole.")
 		clients    = gauge("store_clients", "Workers that map the store.")
 		undeclared = gauge("store_undeclared_clients", "Workers of before a restart that have not been heard of; until then no memory is handed out.")
 		reads      = gauge("store_open_reads", "Shards that are being read.")

@@ -17,8 +17,9 @@ type client struct {
 	number uint64 // the open session, 0: lost, but the process may still run
 	line   int    // in the segment's session table
 	entry  clientEntry
-	// offered is how many references it was offered that are still open.
-	offered int
+	// offered is how many references it was offered that are still open, offerBytes
+	// what the messages that named them may take of its socket.
+	offered, offerBytes int
 }
 
 // Declaration is what a client says it still holds when it opens a session.

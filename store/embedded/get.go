@@ -14,7 +14,7 @@ type openRead struct {
 	orphan bool
 	// offered: the client did not ask for it, nor has it been given back. Then it
 	// counts as read, of so many bytes, when it is released.
-	offered *follower
+	offered *offering
 	shard   uint32
 	bytes   uint32
 	kept    uint64 // its share of the bytes that it keeps from eviction
@@ -92,7 +92,7 @@ func (m *Master) countReadLocked(rec, shard, bytes uint32) {
 
 // referLocked takes a reference on a shard that is there, for a client that asks or
 // one that it is offered to.
-func (m *Master) referLocked(c *client, ns store.NamespaceID, it *store.GetItem, offered *follower) (store.GetResult, uint32) {
+func (m *Master) referLocked(c *client, ns store.NamespaceID, it *store.GetItem, offered *offering) (store.GetResult, uint32) {
 	absent := store.GetResult{Status: store.GetAbsent}
 	if !m.hasGroupLocked(ns, it.Group) {
 		return absent, 0
@@ -113,9 +113,8 @@ func (m *Master) referLocked(c *client, ns store.NamespaceID, it *store.GetItem,
 	g := &m.namespaces[r.namespace].groups[r.group]
 	read := openRead{client: c.id, slot: slot, record: rec, offered: offered, shard: it.Shard, bytes: g.shardBytes}
 	if offered != nil {
-		read.kept = g.wholeBytes() / uint64(offered.held)
-		c.offered++
-		m.offeredBytes += read.kept
+		read.kept = g.wholeBytes() / uint64(offered.to.held)
+		m.openedLocked(offered, read.kept)
 	}
 	m.reads[ref] = read
 	return store.GetResult{
@@ -156,7 +155,7 @@ func (m *Master) Release(session Session, refs []uint64) error {
 		for _, ref := range refs[from:to] {
 			if r, ok := m.reads[ref]; ok && r.client == c.id {
 				if r.offered != nil && !r.orphan {
-					r.offered.comeToSomething()
+					r.offered.to.comeToSomething()
 					m.countReadLocked(r.record, r.shard, r.bytes)
 				}
 				m.releaseLocked(ref, r)
@@ -169,8 +168,7 @@ func (m *Master) Release(session Session, refs []uint64) error {
 func (m *Master) releaseLocked(ref uint64, r openRead) {
 	delete(m.reads, ref)
 	if r.offered != nil {
-		r.offered.client.offered--
-		m.offeredBytes -= r.kept
+		m.closedLocked(r.offered, r.kept)
 	}
 	if !r.orphan {
 		m.live[r.record].readers--

@@ -22,9 +22,14 @@ import (
 // then, the client sees in the segment: a count that every removal raises.
 
 const (
-	// openOffers bounds the offered references that a client has open. Their messages
-	// fit into a socket's buffer: nobody waits for a client that does not read.
-	openOffers = 2 * connector.MaxOffered
+	// openOffers bounds the offered references that a client has open, openOfferBytes
+	// what their messages take of its session's socket: less than the 208 KiB that
+	// Linux gives one. So nobody waits for a client that does not read, and no session
+	// ends for what was only offered.
+	openOffers     = 2 * connector.MaxOffered
+	openOfferBytes = 192 << 10
+	// messageBytes is what the kernel takes for a message, besides twice its bytes.
+	messageBytes = 1536
 	// offerShare of the memory is the most that all of them may keep from eviction: a
 	// chunk stays whole for one of its shards.
 	offerShare = 1.0 / 8
@@ -49,6 +54,43 @@ type follower struct {
 	held   int
 	offers chan<- *connector.Offer
 	vain   int // offers in a row of which nothing was used
+}
+
+// offering is an offer as long as references of it are open.
+type offering struct {
+	to       *follower
+	refs     int // of the whole offer
+	open     int
+	declined int
+	bytes    int // that its message may take of a socket
+}
+
+// openedLocked notes a reference, which keeps so many bytes from eviction.
+func (m *Master) openedLocked(o *offering, kept uint64) {
+	if o.open++; o.open == 1 {
+		o.to.client.offerBytes += o.bytes
+	}
+	o.to.client.offered++
+	m.offeredBytes += kept
+}
+
+// closedLocked notes that a reference was given back.
+func (m *Master) closedLocked(o *offering, kept uint64) {
+	if o.open--; o.open == 0 {
+		o.to.client.offerBytes -= o.bytes
+	}
+	o.to.client.offered--
+	m.offeredBytes -= kept
+}
+
+// declinedLocked notes that a reference is given back unused.
+func (m *Master) declinedLocked(o *offering) {
+	if o.declined++; o.declined == 1 {
+		m.stats.OffersDeclined++
+	}
+	if o.declined == o.refs {
+		o.to.vain++
+	}
 }
 
 // comeToSomething notes that the client loads for the engine. A nil follower does
@@ -140,7 +182,11 @@ func (m *Master) offerTo(client uint64, g *granting) {
 
 func (m *Master) offerLocked(f *follower, g *granting) {
 	count := len(g.chunks) * f.held
-	if f.client.number != f.session || f.vain >= vainOffers || count > connector.MaxOffered || f.client.offered+count > openOffers {
+	if f.client.number != f.session || f.vain >= vainOffers || count == 0 || count > connector.MaxOffered || f.client.offered+count > openOffers {
+		return
+	}
+	made := &offering{to: f, refs: count, bytes: messageBytes + 2*(len(g.holder.Engine)+len(g.holder.Request)+count*connector.OfferedBytes)}
+	if f.client.offerBytes+made.bytes > openOfferBytes {
 		return
 	}
 	offer := &connector.Offer{
@@ -157,7 +203,7 @@ func (m *Master) offerLocked(f *follower, g *granting) {
 				return
 			}
 			item := store.GetItem{Group: chunk.Group, Hash: chunk.Hash, Shard: uint32(f.shards[chunk.Group] + k)}
-			got, _ := m.referLocked(f.client, g.ns, &item, f)
+			got, _ := m.referLocked(f.client, g.ns, &item, made)
 			if got.Status == store.GetReady {
 				offer.Items = connector.AppendOffered(offer.Items, &connector.Offered{
 					Group: item.Group, Shard: item.Shard, Bytes: got.Place.Bytes, Checksum: got.Checksum, Ref: got.Ref, Offset: got.Place.Offset, Hash: item.Hash,
@@ -188,7 +234,6 @@ func (m *Master) takeBackLocked(offer *connector.Offer) {
 // decline gives back what a client was offered and has not used; unknown
 // references are ignored.
 func (m *Master) decline(session Session, refs []uint64) error {
-	vain := map[*follower]bool{}
 	return m.inSteps(len(refs), func(from, to int) error {
 		c, err := m.sessionLocked(session)
 		if err != nil {
@@ -199,10 +244,8 @@ func (m *Master) decline(session Session, refs []uint64) error {
 			if !ok || r.client != c.id {
 				continue
 			}
-			if f := r.offered; f != nil && !vain[f] {
-				vain[f] = true
-				f.vain++
-				m.stats.OffersDeclined++
+			if r.offered != nil {
+				m.declinedLocked(r.offered)
 			}
 			m.releaseLocked(ref, r)
 		}

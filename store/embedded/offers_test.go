@@ -2,9 +2,17 @@ package embedded
 
 import (
 	"errors"
+	"fmt"
+	"io"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -101,8 +109,8 @@ func TestOfferIsWhatALoadAsksFor(t *testing.T) {
 	if after.GetsReady != 6+4 || after.ReadBytes != 10*16<<10 || after.OpenReads != 0 || after.Offers != 1 || after.OffersDeclined != 1 {
 		t.Errorf("in the end: %+v", after)
 	}
-	if c := f.m.clients[1]; c.offered != 0 || f.m.offeredBytes != 0 {
-		t.Errorf("the client has %d offered references open, %d bytes are kept", c.offered, f.m.offeredBytes)
+	if c := f.m.clients[1]; c.offered != 0 || c.offerBytes != 0 || f.m.offeredBytes != 0 {
+		t.Errorf("the client has %d offered references open, of %d bytes; %d bytes are kept", c.offered, c.offerBytes, f.m.offeredBytes)
 	}
 }
 
@@ -187,6 +195,99 @@ func TestOffersAreBounded(t *testing.T) {
 	}
 	if open := unread.m.Stats().OpenReads; open != queuedOffers {
 		t.Errorf("%d references are open, %d offers are on their way", open, queuedOffers)
+	}
+}
+
+// stopped is the session of a client that reads nothing more: what is sent to it
+// fills the socket, and ends it when that is full.
+type stopped struct {
+	tb       testing.TB
+	incoming chan any
+	near     int // the socket
+	far      int
+	full     atomic.Bool
+}
+
+func newStopped(tb testing.TB) *stopped {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _, _ = unix.Close(ends[0]), unix.Close(ends[1]) })
+	return &stopped{tb: tb, incoming: make(chan any, 8), near: ends[0], far: ends[1]}
+}
+
+func (s *stopped) Send(msg any, _ ...int) error {
+	frame, err := connector.AppendFrame(nil, msg)
+	if err != nil {
+		return err
+	}
+	if n, err := unix.Write(s.near, frame); err != nil || n < len(frame) {
+		s.full.Store(true)
+		return errors.New("the socket is full")
+	}
+	return nil
+}
+
+func (s *stopped) Receive() (any, error) {
+	if msg, ok := <-s.incoming; ok {
+		return msg, nil
+	}
+	return nil, io.EOF
+}
+
+func (s *stopped) Close() {}
+
+// TestOffersDoNotFillASocket: a client that is stopped keeps its session, however many
+// hits it is offered meanwhile, short or long, with names of any length.
+func TestOffersDoNotFillASocket(t *testing.T) {
+	for _, chunks := range []int{1, 2, 3, 10, 30, 100, 500} {
+		for _, name := range []int{1, 100, 1000} {
+			t.Run(fmt.Sprintf("chunks=%d/name=%d", chunks, name), func(t *testing.T) {
+				w := newWorld(t, 64<<20)
+				s, ns := w.open(1, 1, 10, Declaration{}), w.namespace(testSpec("m", 1<<10, 1))
+				keys := make([]store.ChunkKey, chunks)
+				for i := range keys {
+					w.store(s, ns, i, 0)
+					keys[i] = store.ChunkKey{Hash: testHash(i)}
+				}
+				talk := newStopped(t)
+				talk.incoming <- &connector.Follow{Engine: "e", ShardByGroup: []int{0}, HeldShards: 1}
+				var session sync.WaitGroup
+				session.Go(func() { _ = w.m.converse(talk, s) })
+				for len(w.m.followersOf("e")) == 0 {
+					runtime.Gosched()
+				}
+				lease := store.Lease{Engine: "e", Request: strings.Repeat("r", name)}
+				for range 1000 {
+					w.m.Grant(ns.ID, lease, keys, 30*time.Second)
+					runtime.Gosched() // what waits to be sent is bounded too
+				}
+				close(talk.incoming)
+				session.Wait()
+				if made := w.m.Stats().Offers; talk.full.Load() || made == 0 {
+					t.Errorf("the socket is full: %v, after %d offers", talk.full.Load(), made)
+				}
+			})
+		}
+	}
+}
+
+// TestDeclinedOffersAreCounted: each once, whether its references come back in one
+// message or in several, alone or with others'.
+func TestDeclinedOffersAreCounted(t *testing.T) {
+	f := newFollowing(t, 4)
+	one, two, three := refsOf(f.grant("1", 0, 1)), refsOf(f.grant("2", 1, 2)), refsOf(f.grant("3", 3))
+	for _, refs := range [][]uint64{append(one, two[0]), two[1:], three} {
+		if err := f.m.decline(f.s, refs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := f.m.Stats(); s.OffersDeclined != 3 || s.OpenReads != 0 {
+		t.Errorf("%d offers count as declined, want 3; %d references are open", s.OffersDeclined, s.OpenReads)
+	}
+	if f.grant("4", 0) == nil {
+		t.Error("nothing was offered after three in vain")
 	}
 }
 

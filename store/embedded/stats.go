@@ -45,7 +45,7 @@ type Stats struct {
 	Created       uint64 // chunks that lookups began to find, those recovered not among them
 	LeasesRefused uint64
 	Offers        uint64 // made to clients that follow an engine
-	// OffersDeclined: nothing of them was used, or not all.
+	// OffersDeclined are those of which nothing was used, or not all, each once.
 	OffersDeclined uint64
 	SlabsTaken     uint64 // times that slabs changed hands between slot sizes
 	SlotsMoved     uint64 // to get a slab free
