@@ -26,7 +26,6 @@ var (
 	// ErrOtherGPU reports a registration for a second GPU.
 	ErrOtherGPU = errors.New("a worker serves one GPU")
 
-	errClosed  = errors.New("the mapping is closed")
 	errNoEvent = errors.New("the engine registered no such event")
 )
 

@@ -79,7 +79,7 @@ func (d *Device) register(pid int, reg *connector.Register, fds []int) (*mapping
 	}
 	m.choose()
 	m.count(1)
-	m.start()
+	m.batches.Start(d.cfg.Background) // of low priority: nobody waits for stores
 	d.cfg.Log.Info("the engine's GPU memory is mapped", "pid", pid, "gpu", g.name, "uuid", hex.EncodeToString(g.uuid[:]), "driver", g.version,
 		"allocations", len(m.allocations), "segments", len(reg.Segments), "events", len(m.ring), "stores_by", m.ways[0].String(), "loads_by", m.ways[1].String())
 	return m, nil

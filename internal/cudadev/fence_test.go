@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/internal/cuda/cudatest"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
@@ -178,7 +179,7 @@ func TestAWaitForTheEngineCanBeGivenUp(t *testing.T) {
 	}
 	e.close()
 	r.empty()
-	if err := e.copy(t.Context(), worker.Load, nil, nil); !errors.Is(err, errClosed) {
+	if err := e.copy(t.Context(), worker.Load, nil, nil); !errors.Is(err, copying.ErrClosed) {
 		t.Errorf("%v", err)
 	}
 }

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/internal/cuda"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
@@ -30,11 +30,7 @@ type mapping struct {
 	deaf        bool         // they can't be opened here
 	ways        [2]Way       // of stores and of loads
 	counted     bool         // in the figures
-	stores      chan func()
-
-	mu      sync.Mutex
-	closed  bool           // guarded by mu
-	batches sync.WaitGroup // and the goroutine of start
+	batches     copying.Queue
 }
 
 func (m *mapping) open(reg *connector.Register, fds []int) error {
@@ -90,22 +86,6 @@ func (m *mapping) closeEvents() error {
 // HasEvents implements worker.EventMapping.
 func (m *mapping) HasEvents() bool { return !m.deaf }
 
-// queuedStores is more than the one batch that a store pipeline has under way.
-const queuedStores = 16
-
-// start begins the one thread, of low priority, that stores have: nobody waits for
-// them.
-func (m *mapping) start() {
-	m.stores = make(chan func(), queuedStores)
-	m.batches.Go(func() {
-		m.gpu.cfg.Background(func() {
-			for batch := range m.stores {
-				batch()
-			}
-		})
-	})
-}
-
 // PieceBytes implements worker.SizedMapping. A piece is several launches, so that
 // the GPU is busy while its bytes are summed.
 func (m *mapping) PieceBytes() (load, store int) {
@@ -114,28 +94,11 @@ func (m *mapping) PieceBytes() (load, store int) {
 
 // Copy implements worker.Mapping.
 func (m *mapping) Copy(ctx context.Context, direction worker.Direction, after worker.Event, batch []worker.ShardCopy, done func(error)) {
-	m.mu.Lock()
-	closed, queued := m.closed, false
-	work := func() {
-		defer m.batches.Done()
-		done(m.run(ctx, direction, after, batch))
-	}
-	if !closed {
-		m.batches.Add(1)
-		if direction == worker.Store {
-			select {
-			case m.stores <- work:
-				queued = true
-			default: // a caller with many batches at once
-			}
-		}
-	}
-	m.mu.Unlock()
-	switch {
-	case closed:
-		done(errClosed)
-	case !queued:
-		go work()
+	work, refused := func() { done(m.run(ctx, direction, after, batch)) }, func() { done(copying.ErrClosed) }
+	if direction == worker.Store {
+		m.batches.Store(work, refused)
+	} else {
+		m.batches.Load(work, refused)
 	}
 }
 
@@ -218,13 +181,7 @@ func (m *mapping) count(n int64) {
 
 // Close implements worker.Mapping.
 func (m *mapping) Close() error {
-	m.mu.Lock()
-	if !m.closed {
-		m.closed = true
-		close(m.stores)
-	}
-	m.mu.Unlock()
-	m.batches.Wait()
+	m.batches.Close()
 	return m.unmap()
 }
 

@@ -2,17 +2,13 @@ package cudadev
 
 import (
 	"errors"
-	"fmt"
 	"hash/crc32"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
+	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
-
-// errFault reports a page of the store's memory that could not be had.
-var errFault = errors.New("memory fault")
 
 // minCoreBytes is worth waking another core for.
 const minCoreBytes = 1 << 20
@@ -26,7 +22,7 @@ func sum(batch []worker.ShardCopy, cores int) error {
 	cores = min(cores, len(batch), bytes/minCoreBytes)
 	var next atomic.Int64
 	work := func() error {
-		return guarded(func() {
+		return copying.Guarded(func() {
 			table := crc32.MakeTable(crc32.Castagnoli) // the library's own, which the processor helps with
 			for i := next.Add(1) - 1; i < int64(len(batch)); i = next.Add(1) - 1 {
 				batch[i].Checksum = crc32.Checksum(batch[i].Memory, table)
@@ -44,20 +40,4 @@ func sum(batch []worker.ShardCopy, cores int) error {
 	errs[0] = work()
 	others.Wait()
 	return errors.Join(errs...)
-}
-
-// guarded makes a fault of mapped memory, which would end the process, an error.
-func guarded(work func()) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			fault, ok := r.(interface{ Addr() uintptr })
-			if !ok {
-				panic(r)
-			}
-			err = fmt.Errorf("copy: %w at %#x", errFault, fault.Addr())
-		}
-	}()
-	work()
-	return nil
 }

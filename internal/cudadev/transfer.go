@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/internal/cuda"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
@@ -81,7 +82,7 @@ func (t *transfer) launch(s *slot) error {
 		return fmt.Errorf("copy: %w", err)
 	}
 	if t.direction == worker.Load {
-		if err := guarded(func() { s.toBuffer() }); err != nil {
+		if err := copying.Guarded(s.toBuffer); err != nil {
 			return err
 		}
 	}
@@ -109,7 +110,7 @@ func (t *transfer) finish(s *slot) error {
 	if t.direction == worker.Load {
 		return nil
 	}
-	if err := guarded(func() { s.fromBuffer() }); err != nil {
+	if err := copying.Guarded(s.fromBuffer); err != nil {
 		return err
 	}
 	return t.sum(s.shards)

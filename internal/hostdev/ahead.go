@@ -1,6 +1,7 @@
 package hostdev
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -22,8 +23,10 @@ const (
 // pages are where, and are counted against whom, the engine has them.
 type ahead struct {
 	regions []*region
-	stop    chan struct{}
 	loads   atomic.Int32 // batches under way, which go first
+	ending  sync.Once
+	stop    chan struct{} // closed by ending
+	running sync.WaitGroup
 }
 
 // newAhead returns nil when there is nothing to do.
@@ -50,6 +53,15 @@ func (a *ahead) run() {
 			}
 		}
 	}
+}
+
+// end stops it and waits. A second call, and that of a nil one, does nothing.
+func (a *ahead) end() {
+	if a == nil {
+		return
+	}
+	a.ending.Do(func() { close(a.stop) })
+	a.running.Wait()
 }
 
 // turn waits until no load is under way: a request waits for that, with the

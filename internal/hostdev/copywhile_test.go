@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
 
@@ -58,7 +59,7 @@ func TestCopyWhileIsGivenUp(t *testing.T) {
 		t.Errorf("copied %d, %v; want 2, cancelled", got.copied, got.err)
 	}
 	m.Close()
-	if got := copyWhile(t.Context(), m, batch, func(int) bool { return true }); !errors.Is(got.err, errClosed) || got.copied != 0 {
+	if got := copyWhile(t.Context(), m, batch, func(int) bool { return true }); !errors.Is(got.err, copying.ErrClosed) || got.copied != 0 {
 		t.Errorf("closed: copied %d, %v", got.copied, got.err)
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/worker"
@@ -324,7 +325,7 @@ func TestFaultIsAnError(t *testing.T) {
 	r := &region{mapped: &shm.Mapping{}, data: data}
 	m := &mapping{copier: newCopier(), held: 1, shards: [][]segment{{{region: r, stride: 4096, bytes: 4096}}}}
 	for _, d := range []worker.Direction{worker.Store, worker.Load} {
-		if err := run(t, m, d, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 4096)}}); !errors.Is(err, ErrFault) {
+		if err := run(t, m, d, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 4096)}}); !errors.Is(err, copying.ErrFault) {
 			t.Errorf("direction %d: got %v, want ErrFault", d, err)
 		}
 	}
@@ -344,7 +345,8 @@ func TestStoresAreBackgroundWork(t *testing.T) {
 			t.Fatal(err)
 		}
 		var stored, loaded atomic.Int64
-		for range queuedStores {
+		const stores = 4
+		for range stores {
 			m.Copy(t.Context(), worker.Store, nil, []worker.ShardCopy{{BlockID: 1, Memory: make([]byte, 64)}}, func(error) { stored.Add(1) })
 		}
 		m.Copy(t.Context(), worker.Load, nil, []worker.ShardCopy{{BlockID: 2, Memory: make([]byte, 64)}}, func(error) { loaded.Add(1) })
@@ -354,8 +356,8 @@ func TestStoresAreBackgroundWork(t *testing.T) {
 		}
 		close(release)
 		synctest.Wait()
-		if stored.Load() != queuedStores {
-			t.Errorf("%d stores are done, of %d", stored.Load(), queuedStores)
+		if stored.Load() != stores {
+			t.Errorf("%d stores are done, of %d", stored.Load(), stores)
 		}
 		if err := m.Close(); err != nil {
 			t.Error(err)

@@ -4,18 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
+	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
-
-// ErrFault reports a page of a mapping that could not be had.
-var ErrFault = errors.New("memory fault")
-
-var errClosed = errors.New("the mapping is closed")
 
 // region is one allocation of KV memory.
 type region struct {
@@ -41,91 +36,39 @@ type mapping struct {
 	copier  *copier
 	remote  *process // nil without process_vm regions
 	ahead   *ahead   // nil: there is nothing to make ready
-	stores  chan func()
-	lanes   int // of a load's batch
-
-	mu      sync.Mutex
-	closed  bool
-	batches sync.WaitGroup // and the goroutines of start
+	lanes   int      // of a load's batch
+	batches copying.Queue
 }
 
 // start begins what goes on beside the copies, on threads of low priority:
-// stores, which nobody waits for, and making memory ready. Stores have one
-// thread, so that they never take more than one core.
+// stores, which nobody waits for, and making memory ready.
 func (m *mapping) start(background func(work func())) {
-	m.stores = make(chan func(), queuedStores)
-	m.batches.Go(func() {
-		background(func() {
-			for batch := range m.stores {
-				batch()
-			}
-		})
-	})
-	m.ahead = newAhead(m.regions)
-	if m.ahead != nil {
-		m.batches.Go(func() { background(m.ahead.run) })
+	m.batches.Start(background)
+	if m.ahead = newAhead(m.regions); m.ahead != nil {
+		m.ahead.running.Go(func() { background(m.ahead.run) })
 	}
 }
 
-// queuedStores is more than the one batch that a store pipeline has under way.
-const queuedStores = 16
-
 // Copy implements worker.Mapping. after is not used: the engine's CPU work is
 // done when it says so.
-//
-// A load's batch has its own goroutine. Batches come from a handful of pipelines,
-// each of which waits for its batch, so that their number is bounded by those.
 func (m *mapping) Copy(ctx context.Context, direction worker.Direction, _ worker.Event, batch []worker.ShardCopy, done func(error)) {
-	m.enqueue(direction, func() { done(m.run(ctx, direction, batch)) }, func() { done(errClosed) })
+	work, refused := func() { done(m.run(ctx, direction, batch)) }, func() { done(copying.ErrClosed) }
+	if direction == worker.Store {
+		m.batches.Store(work, refused)
+	} else {
+		m.batches.Load(work, refused)
+	}
 }
 
 // CopyWhile implements worker.GivingWay.
 func (m *mapping) CopyWhile(ctx context.Context, _ worker.Event, batch []worker.ShardCopy, goOn func(copied int) bool, done func(copied int, err error)) {
-	m.enqueue(worker.Store, func() { done(m.inOrder(ctx, worker.Store, batch, goOn)) }, func() { done(0, errClosed) })
-}
-
-// enqueue has a batch copied, or refused when the mapping is closed.
-func (m *mapping) enqueue(direction worker.Direction, batch, refused func()) {
-	m.mu.Lock()
-	closed := m.closed
-	queued := false
-	work := func() {
-		defer m.batches.Done()
-		batch()
-	}
-	if !closed {
-		m.batches.Add(1)
-		if direction == worker.Store {
-			select {
-			case m.stores <- work:
-				queued = true
-			default: // a caller with many batches at once
-			}
-		}
-	}
-	m.mu.Unlock()
-	switch {
-	case closed:
-		refused()
-	case !queued:
-		go work()
-	}
+	m.batches.Store(func() { done(m.inOrder(ctx, worker.Store, batch, goOn)) }, func() { done(0, copying.ErrClosed) })
 }
 
 // Close implements worker.Mapping.
 func (m *mapping) Close() error {
-	m.mu.Lock()
-	if !m.closed {
-		m.closed = true
-		if m.stores != nil {
-			close(m.stores)
-		}
-		if m.ahead != nil {
-			close(m.ahead.stop)
-		}
-	}
-	m.mu.Unlock()
-	m.batches.Wait()
+	m.ahead.end()
+	m.batches.Close()
 	return m.unmap()
 }
 
@@ -240,22 +183,17 @@ func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []
 	return err
 }
 
-// guarded copies: a fault inside a mapping, which would end the process, is turned
-// into an error. It is a panic in this goroutine meanwhile.
+// guarded copies: a fault inside a mapping is an error.
 func guarded(copies func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			fault, ok := r.(interface{ Addr() uintptr })
-			if !ok {
-				panic(r)
-			}
-			err = fmt.Errorf("copy: %w at %#x", ErrFault, fault.Addr())
-		}
-	}()
-	// What was written is there for others before anybody is told of it.
-	defer fence()
-	return copies()
+	fault := copying.Guarded(func() {
+		// What was written is there for others before anybody is told of it.
+		defer fence()
+		err = copies()
+	})
+	if fault != nil {
+		return fault
+	}
+	return err
 }
 
 // copyShard copies a shard that was not given up.
