@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/mooncake-sidecar/sidecar/bench/pause"
 )
 
 const (
@@ -93,7 +95,7 @@ func overlapped(ctx context.Context, s System, decode Request, prompts []Request
 	begin := time.Now()
 	for i, prompt := range prompts {
 		wait.Go(func() {
-			if err := pause(ctx, time.Until(begin.Add(offsets[i]))); err != nil {
+			if err := pause.For(ctx, time.Until(begin.Add(offsets[i]))); err != nil {
 				faults[i] = err
 				return
 			}

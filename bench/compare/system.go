@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/mooncake-sidecar/sidecar/bench/pause"
 )
 
 // System is an engine with what its connector needs. Its methods are called by one
@@ -68,7 +70,7 @@ func (q Quiet) settle(ctx context.Context, s System) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.Name(), err)
 		}
-		if err := pause(ctx, q.Window); err != nil {
+		if err := pause.For(ctx, q.Window); err != nil {
 			return err
 		}
 		after, err := s.CPUTime()
@@ -78,17 +80,5 @@ func (q Quiet) settle(ctx context.Context, s System) error {
 		if idle && after-before <= q.Budget {
 			return nil
 		}
-	}
-}
-
-// pause sleeps, or returns why the context ended.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }

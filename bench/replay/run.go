@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/mooncake-sidecar/sidecar/bench/pause"
 	"github.com/mooncake-sidecar/sidecar/bench/replay/client"
 	"github.com/mooncake-sidecar/sidecar/bench/replay/expect"
 	"github.com/mooncake-sidecar/sidecar/bench/replay/prompt"
@@ -132,14 +133,7 @@ func (r *run) send(ctx context.Context, encoded <-chan *job) (sent int) {
 
 // wait sleeps until a moment; false if the replay ends first.
 func (r *run) wait(ctx context.Context, due time.Duration) bool {
-	timer := time.NewTimer(time.Until(r.begin.Add(due)))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return pause.For(ctx, time.Until(r.begin.Add(due))) == nil
 }
 
 // ask sends one request and records what comes of it.

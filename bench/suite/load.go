@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/bench/machine"
+	"github.com/mooncake-sidecar/sidecar/bench/pause"
 )
 
 // Load is what the machine did while a part ran.
@@ -57,7 +58,7 @@ func (f *family) watch(ctx context.Context) (Load, error) {
 	}
 	last := begin
 	for ended := false; !ended; {
-		ended = pause(ctx, samplePause) != nil
+		ended = pause.For(ctx, samplePause) != nil
 		now, err := f.read()
 		if err != nil {
 			return l, err
@@ -71,16 +72,4 @@ func (f *family) watch(ctx context.Context) (Load, error) {
 	l.MostOtherCores = max(l.MostOtherCores, l.OtherCores)
 	l.AverageEnd = machine.Load()
 	return l, nil
-}
-
-// pause waits; it returns an error when the context ends first.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

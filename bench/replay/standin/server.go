@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/mooncake-sidecar/sidecar/bench/pause"
 )
 
 // maxBody bounds a request.
@@ -131,7 +133,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request) {
 	turn := s.turn()
 	turn <- struct{}{}
 	cached := s.lookup(a.Prompt)
-	ok := sleep(r, time.Duration(len(a.Prompt)-cached)*s.PerToken)
+	ok := pause.For(r.Context(), time.Duration(len(a.Prompt)-cached)*s.PerToken) == nil
 	s.store(a.Prompt)
 	<-turn
 	if ok {
@@ -150,7 +152,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request, a *ask, cached i
 		output--
 	}
 	for i := range output {
-		if i > 0 && !sleep(r, s.Gap) {
+		if i > 0 && pause.For(r.Context(), s.Gap) != nil {
 			return
 		}
 		if i == a.MaxTokens/2 {
@@ -233,19 +235,4 @@ func (s *Server) chains(prompt []uint32) []uint64 {
 		}
 	}
 	return chains
-}
-
-// sleep tells whether the request still waits for its answer behind that.
-func sleep(r *http.Request, d time.Duration) bool {
-	if d <= 0 {
-		return r.Context().Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-r.Context().Done():
-		return false
-	}
 }
