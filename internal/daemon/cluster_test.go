@@ -21,11 +21,7 @@ import (
 	"github.com/mooncake-sidecar/sidecar/store/embedded/client"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
-	"github.com/mooncake-sidecar/sidecar/store/mooncake/mooncaketest"
 )
-
-// lentBytes is what a storage node of the tests lends.
-const lentBytes = 256 << 20
 
 // farNode is a node with its own lookupd and segment, over a cluster.
 type farNode struct {
@@ -35,36 +31,6 @@ type farNode struct {
 	run    *running
 	chunks *client.Client
 	lookup string
-}
-
-// writeCluster writes the file that says how a master is reached.
-func writeCluster(t *testing.T, master *mooncaketest.Master) string {
-	t.Helper()
-	return writeClusterBy(t, master, master.Config.MasterServerAddress)
-}
-
-// writeClusterBy is writeCluster for who reaches the master at another address.
-func writeClusterBy(t *testing.T, master *mooncaketest.Master, address string) string {
-	t.Helper()
-	text, err := json.Marshal(map[string]any{
-		"metadata_server": master.Config.MetadataServer, "master_server_address": address,
-		"protocol": "tcp", "mode": "standalone-store", "global_segment_size": 0,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(t.TempDir(), "mooncake.json")
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// onLoopback keeps Mooncake's clients of this test there.
-func onLoopback(t *testing.T) {
-	for name, value := range map[string]string{"MC_TCP_BIND_ADDRESS": "127.0.0.1", "MC_LOG_LEVEL": "ERROR", "MOONCAKE_REQUESTER_LOCAL_HOSTNAME": "127.0.0.1"} {
-		t.Setenv(name, value)
-	}
 }
 
 // startFarNode starts a node and waits until the cluster is in service there.
@@ -217,11 +183,8 @@ func (n *farNode) awaitHit(blob []byte, want int) {
 // TestTwoNodesOverACluster: what one node stores the other looks up and loads; a
 // node that was not there finds it too, whether the first one lives or not.
 func TestTwoNodesOverACluster(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	overACluster(t, writeCluster(t, master), func(cfg *config.LookupdConfig) { cfg.StorePython = python })
+	c := startCluster(t)
+	overACluster(t, c.file, func(cfg *config.LookupdConfig) { cfg.StorePython = c.python })
 }
 
 // overACluster is TestTwoNodesOverACluster for a way to the cluster.
@@ -272,11 +235,8 @@ type strike struct {
 // TestClusterFaults: each fault ends in misses, in time, and heals by itself. The
 // node's own chunks are hit all the while.
 func TestClusterFaults(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	n := startFarNode(t, python, writeCluster(t, master), nil)
+	c := startCluster(t)
+	master, n := c.master, c.node(nil)
 	process := func(signal syscall.Signal) func() {
 		return func() {
 			if err := syscall.Kill(sideProcess(t, os.Getpid()), signal); err != nil {
@@ -343,7 +303,7 @@ func TestClusterFaults(t *testing.T) {
 			t.Logf("%s: stores again %s after its end", s.name, time.Since(risen).Round(time.Millisecond))
 		})
 	}
-	other := startFarNode(t, python, n.cfg.ConfigPath, nil)
+	other := c.node(nil)
 	late := blobOf(77, 20)
 	put(t, n.chunks, late)
 	other.awaitHit(late, 320)
@@ -390,11 +350,7 @@ func childOf(t *testing.T, of int, part string) (pid int, command string) {
 // TestKilledOverACluster: a lookupd that is killed takes its side process along, and
 // the next one takes the segment over: it has the hits, and the cluster again.
 func TestKilledOverACluster(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	t.Setenv(cluster.EnvPath, writeCluster(t, master))
+	t.Setenv(cluster.EnvPath, startCluster(t).file)
 	n := &farNode{t: t, dir: shortDir(t)}
 	n.lookup = filepath.Join(n.dir, "lookup")
 	startWorker(t, n.dir) // it keeps the segment
@@ -432,12 +388,8 @@ func TestKilledOverACluster(t *testing.T) {
 // TestShardsOfAllRanks: a chunk of two ranks is there when both shards are, and
 // one of which the cluster has a part is none.
 func TestShardsOfAllRanks(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	peer := mooncaketest.StartPeer(t, python, master, lentBytes)
-	file := writeCluster(t, master)
-	a, b := startFarNode(t, python, file, nil), startFarNode(t, python, file, nil)
+	c := startCluster(t)
+	a, b := c.node(nil), c.node(nil)
 	two := spec()
 	two.TP, two.Groups[0].Shards = 2, 2
 	blob := blobOf(3, 5)
@@ -456,7 +408,7 @@ func TestShardsOfAllRanks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer.Ask("remove", map[string]any{"key": kv.PoolKey(key.Prefixes[0][1], last[:16])}, &code)
+	c.peer.Ask("remove", map[string]any{"key": kv.PoolKey(key.Prefixes[0][1], last[:16])}, &code)
 	if code != 0 {
 		t.Fatalf("remove: %d", code)
 	}
@@ -492,11 +444,7 @@ func TestShardsOfAllRanks(t *testing.T) {
 // TestFullCluster: what the cluster has no room for stays on the node; the node
 // goes on, and shares again when there is room.
 func TestFullCluster(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, 16<<20)
-	n := startFarNode(t, python, writeCluster(t, master), nil)
+	n := startClusterOf(t, 16<<20).node(nil)
 	large := spec()
 	large.Groups[0].ShardBytes = 256 << 10
 	begun, i := time.Now(), byte(0)
@@ -524,11 +472,7 @@ func TestFullCluster(t *testing.T) {
 // TestWriteBack: chunks go to the cluster when memory needs their room, and come
 // back from there.
 func TestWriteBack(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	n := startFarNode(t, python, writeCluster(t, master), func(c *config.LookupdConfig) { c.Write = config.WriteBack })
+	n := startCluster(t).node(func(c *config.LookupdConfig) { c.Write = config.WriteBack })
 	large := spec()
 	large.Groups[0].ShardBytes = 256 << 10
 	putAs(t, n.chunks, large, blobOf(1, 4))
@@ -559,17 +503,13 @@ func TestWriteBack(t *testing.T) {
 // TestResetOverACluster: what was stored before a reset is not used after it, and
 // is removed from the cluster only where that was asked for.
 func TestResetOverACluster(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
 	for mode, want := range map[string]int{config.ResetNode: 128, config.ResetCluster: 0} {
 		t.Run(mode, func(t *testing.T) {
-			master := mooncaketest.StartMaster(t, python)
-			mooncaketest.StartPeer(t, python, master, lentBytes)
-			file := writeCluster(t, master)
-			a := startFarNode(t, python, file, func(c *config.LookupdConfig) { c.Reset = mode })
+			c := startCluster(t)
+			a := c.node(func(c *config.LookupdConfig) { c.Reset = mode })
 			put(t, a.chunks, blobOf(1, 8))
 			a.awaitPuts(8)
-			b := startFarNode(t, python, file, nil)
+			b := c.node(nil)
 			if reply := request(t, a.lookup, []byte(wire.TagReset)); len(reply) != 1 || reply[0][0] != wire.OK {
 				t.Fatalf("the reset is answered %v", reply)
 			}

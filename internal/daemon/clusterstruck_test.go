@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/config"
-	"github.com/mooncake-sidecar/sidecar/store/mooncake/mooncaketest"
 )
 
 // pause is how long a test lets the world go on.
@@ -45,17 +44,13 @@ func sharedBy(t *testing.T, from, to *farNode, seed byte) {
 // TestStorageNodeKilled: what a dead storage node had is a miss, in time, and what is
 // stored afterwards goes to the others.
 func TestStorageNodeKilled(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	dying := mooncaketest.StartPeer(t, python, master, lentBytes)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	file := writeCluster(t, master)
-	a, b := startFarNode(t, python, file, nil), startFarNode(t, python, file, nil)
+	c := startCluster(t)
+	c.lend(lentBytes)
+	a, b := c.node(nil), c.node(nil)
 	blob := blobOf(1, 40)
 	put(t, a.chunks, blob)
 	a.awaitPuts(40)
-	dying.Kill()
+	c.peer.Kill()
 	struck := time.Now()
 	slowest, lost := time.Duration(0), 0
 	until(t, "the master misses the node, and a hit is what can be loaded", func() bool {
@@ -80,21 +75,17 @@ func TestStorageNodeKilled(t *testing.T) {
 // is whole when it does; of one that took longer than the lease nothing is used, for
 // its memory may have been given to others.
 func TestStorageNodeStopped(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
 	const stopped = 3 * time.Second
 	for name, lease := range map[string]time.Duration{"within the lease": 10 * time.Second, "beyond it": time.Second} {
 		t.Run(name, func(t *testing.T) {
-			master := mooncaketest.StartMaster(t, python, "--default_kv_lease_ttl="+lease.String())
-			slow := mooncaketest.StartPeer(t, python, master, lentBytes)
-			file := writeCluster(t, master)
+			c := startCluster(t, "--default_kv_lease_ttl="+lease.String())
 			leased := func(c *config.LookupdConfig) { c.Lease = lease }
-			a, b := startFarNode(t, python, file, leased), startFarNode(t, python, file, leased)
+			a, b := c.node(leased), c.node(leased)
 			blob := blobOf(1, 20)
 			put(t, a.chunks, blob)
 			a.awaitPuts(20)
-			slow.Signal(t, syscall.SIGSTOP)
-			timer := time.AfterFunc(stopped, func() { slow.Signal(t, syscall.SIGCONT) })
+			c.peer.Signal(t, syscall.SIGSTOP)
+			timer := time.AfterFunc(stopped, func() { c.peer.Signal(t, syscall.SIGCONT) })
 			defer timer.Stop()
 			b.awaitHit(blob, 320)
 			begun := time.Now()
@@ -123,16 +114,12 @@ func TestMasterGoneForAMinute(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes a minute")
 	}
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	file := writeCluster(t, master)
-	a, b := startFarNode(t, python, file, nil), startFarNode(t, python, file, nil)
+	c := startCluster(t)
+	a, b := c.node(nil), c.node(nil)
 	own := blobOf(100, 8)
 	put(t, a.chunks, own)
 	a.awaitPuts(8)
-	master.Kill()
+	c.master.Kill()
 	slowest := time.Duration(0)
 	for i, killed := byte(0), time.Now(); time.Since(killed) < time.Minute; i++ {
 		begun := time.Now()
@@ -145,7 +132,7 @@ func TestMasterGoneForAMinute(t *testing.T) {
 		}
 		pause(time.Second)
 	}
-	master.Restart(t)
+	c.master.Restart(t)
 	risen := time.Now()
 	a.awaitService(true)
 	b.awaitService(true)
@@ -219,12 +206,9 @@ func (l *slowLink) carry(from, to net.Conn) {
 // TestSlowMaster: a lookup does not wait for answers that take long, and has them when
 // they are there.
 func TestSlowMaster(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	link, address := startSlowLink(t, master.Config.MasterServerAddress)
-	a, b := startFarNode(t, python, writeCluster(t, master), nil), startFarNode(t, python, writeClusterBy(t, master, address), nil)
+	c := startCluster(t)
+	link, address := startSlowLink(t, c.master.Config.MasterServerAddress)
+	a, b := c.node(nil), startFarNode(t, c.python, writeClusterBy(t, c.master, address), nil)
 	blob := blobOf(1, 40)
 	put(t, a.chunks, blob)
 	a.awaitPuts(40)

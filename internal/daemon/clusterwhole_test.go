@@ -15,7 +15,6 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake"
 	"github.com/mooncake-sidecar/sidecar/store/mooncake/cluster"
-	"github.com/mooncake-sidecar/sidecar/store/mooncake/mooncaketest"
 )
 
 // operator returns an operator of the node.
@@ -72,12 +71,8 @@ const spawnedReset = "MOONCAKE_SIDECAR_TEST_RESET"
 // TestOperatorsRemovalOutlivesAKill: what an operator has removed goes though its daemon is
 // killed while somebody else reads it, and is not found meanwhile.
 func TestOperatorsRemovalOutlivesAKill(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	file := writeCluster(t, master)
-	t.Setenv(cluster.EnvPath, file)
+	c := startCluster(t)
+	t.Setenv(cluster.EnvPath, c.file)
 	t.Setenv(spawnedReset, config.ResetCluster)
 	n := &farNode{t: t, dir: shortDir(t)}
 	n.lookup = filepath.Join(n.dir, "lookup")
@@ -94,7 +89,7 @@ func TestOperatorsRemovalOutlivesAKill(t *testing.T) {
 		s, err := WorkerStatus(t.Context(), n.dir, "host-0")
 		return err == nil && s.StoreReady
 	})
-	other := startFarNode(t, python, file, nil)
+	other := c.node(nil)
 	other.awaitHit(blob, 128) // and so has a lease on all of them
 	remove := &adminpb.RemoveRequest{Namespace: digest[:], Scope: &adminpb.RemoveRequest_Hashes_{Hashes: &adminpb.RemoveRequest_Hashes{Hashes: blob[:16*4]}}}
 	if _, err := n.operator().Remove(t.Context(), remove); err != nil {
@@ -137,19 +132,16 @@ func TestOperatorsRemovalOutlivesAKill(t *testing.T) {
 // TestMasterBeginsAnewWhileIdle: that a master has begun anew is noticed though nobody
 // asked it while it was away: what is used is put again.
 func TestMasterBeginsAnewWhileIdle(t *testing.T) {
-	python := mooncaketest.Python(t)
-	onLoopback(t)
-	master := mooncaketest.StartMaster(t, python)
-	mooncaketest.StartPeer(t, python, master, lentBytes)
-	n := startFarNode(t, python, writeCluster(t, master), nil)
+	c := startCluster(t)
+	n := c.node(nil)
 	own := blobOf(100, 8)
 	put(t, n.chunks, own)
 	n.awaitPuts(8)
 	untilLong(t, "there is a canary", func() bool { return strings.Contains(masterKeys(t), "mooncake-sidecar@canary@") })
 	put(t, n.chunks, blobOf(101, 1))
 	n.awaitPuts(9) // and so is the canary, which came before
-	master.Kill()
-	master.Restart(t)
+	c.master.Kill()
+	c.master.Restart(t)
 	untilLong(t, "the node's own chunks are put again", func() bool {
 		return hit(t, n.lookup, own) == 128 && n.metric(`cluster_chunks_total{direction="put",result="stored"}`) >= 9+8
 	})
