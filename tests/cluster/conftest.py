@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
-import tempfile
 
 import pytest
 
@@ -26,14 +24,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if why and "directory" in item.fixturenames:
             item.add_marker(pytest.mark.skip(reason=why))
-
-
-@pytest.fixture()
-def directory():
-    """A fresh private directory with room for sockets, whose paths may have 107 bytes at most."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="mcs-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 import sys
-import tempfile
 
 import pytest
 
@@ -17,14 +15,6 @@ from relay import Relay  # noqa: E402
 from service import Conductor  # noqa: E402
 
 MODEL = "model"
-
-
-@pytest.fixture()
-def directory():
-    """A fresh directory with room for sockets, whose paths may have 107 bytes at most."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="mcc-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture()

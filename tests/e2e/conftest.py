@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 
 import pytest
 
@@ -122,14 +120,6 @@ def shared(model):
     """An engine with our connector and a roomy store, for tests that leave both in order."""
     with Cell(model, "shared") as cell:
         yield cell.start()
-
-
-@pytest.fixture()
-def directory():
-    """A fresh directory with room for sockets, whose paths may have 107 bytes at most; pytest's own are too deep."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="mcs-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture()

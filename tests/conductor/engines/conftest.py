@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import shutil
 import sys
-import tempfile
 
 import pytest
 
@@ -34,14 +32,6 @@ def fast_starts():
 @pytest.fixture(scope="session")
 def model() -> pathlib.Path:
     return checkpoint.generate(REPOSITORY / "build" / "checkpoint")
-
-
-@pytest.fixture()
-def directory():
-    """A fresh directory with room for sockets, whose paths may have 107 bytes at most."""
-    path = pathlib.Path(tempfile.mkdtemp(prefix="mcc-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture()
