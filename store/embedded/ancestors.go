@@ -55,11 +55,11 @@ func (v *View) Ancestors(group int, data []byte, length, at, step, count int) (f
 	if t.known && t.group != group {
 		*t = trail{}
 	}
-	rec, of, ok := v.beginTrail(group, data, length, at, step)
+	m, scope, digest := v.m, uint64(scopeOf(uint32(v.ns), v.m.generationOf(v.ns), uint32(group))), scopeDigest(v.ns, uint32(group))
+	rec, of, ok := v.beginTrail(group, scope, digest, data, length, at, step)
 	if !ok {
 		return 0, 0, v.mayBeBelow(uint32(group), data[at*length:(at+1)*length])
 	}
-	m, scope, digest := v.m, uint64(scopeOf(uint32(v.ns), v.m.generationOf(v.ns), uint32(group))), scopeDigest(v.ns, uint32(group))
 	readable := int64(m.readable.Load())
 	whole := v.missed == nil
 	for {
@@ -106,13 +106,12 @@ func (v *View) Ancestors(group int, data []byte, length, at, step, count int) (f
 }
 
 // beginTrail finds the record that a trail begins with: where the last one has it
-// expected, or by the index.
-func (v *View) beginTrail(group int, data []byte, length, at, step int) (rec uint32, of ancestor, ok bool) {
+// expected, or by the index. scope and digest are the group's.
+func (v *View) beginTrail(group int, scope, digest uint64, data []byte, length, at, step int) (rec uint32, of ancestor, ok bool) {
 	t, m := &v.trail, v.m
 	var hash kv.Hash
 	copy(hash[:], data[at*length:(at+1)*length])
-	scope := uint64(scopeOf(uint32(v.ns), m.generationOf(v.ns), uint32(group)))
-	key, digest := keyDigest(v.ns, uint32(group), &hash), scopeDigest(v.ns, uint32(group))
+	key := le.Uint64(hash[:]) ^ digest
 	var got kv.Hash
 	if next := int64(t.record) + int64(t.index-at)/int64(step)*int64(t.back); t.known && next >= 0 && next < int64(m.readable.Load()) {
 		if of, ok = m.ancestorAt(uint32(next), scope, digest, key, got[:length]); ok && got == hash {

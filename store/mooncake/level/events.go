@@ -183,7 +183,7 @@ func (l *Level) applyLocked(s *space, n *mooncake.Named, place int, stored bool)
 		}
 	default:
 		gone := l.told.removed(digest, int(n.Shard), place, now)
-		l.known.dropThere(digest, now)
+		l.known.dropThere(digest)
 		if gone {
 			l.note(s, n.Group, &n.Hash, absent)
 		}

@@ -142,21 +142,17 @@ func (k *known) dropLocked(line, i int) {
 }
 
 // dropThere forgets a chunk that is said to be there.
-func (k *known) dropThere(digest uint64, nowMS int64) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if said, ok := k.find(digest, nowMS); ok && said.there() {
-		line, i, _ := k.slotLocked(digest, nowMS)
-		k.dropLocked(line, i)
-	}
-}
+func (k *known) dropThere(digest uint64) { k.dropIf(digest, true) }
 
 // dropAbsent forgets that a chunk was not there, also where that holds no longer for lookups.
-func (k *known) dropAbsent(digest uint64) {
+func (k *known) dropAbsent(digest uint64) { k.dropIf(digest, false) }
+
+// dropIf forgets a chunk that is said to be there, or not to be.
+func (k *known) dropIf(digest uint64, there bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if line, i, ok := k.slotLocked(digest, 0); ok {
-		if v := k.lines[line][i].verdict.Load() ^ mixOf(digest); !verdict(v & (1<<verdictBits - 1)).there() {
+		if v := k.lines[line][i].verdict.Load() ^ mixOf(digest); verdict(v&(1<<verdictBits-1)).there() == there {
 			k.dropLocked(line, i)
 		}
 	}
