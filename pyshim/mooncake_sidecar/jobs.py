@@ -44,6 +44,8 @@ class JobCommand:
     suspects: bytes = b""
     """Blocks (u32) that a failed load leaves without valid bytes; empty where
     failures are reported by request."""
+    far: bool = False
+    """A load of which some comes from below the node's memory."""
 
 
 @dataclass(slots=True)

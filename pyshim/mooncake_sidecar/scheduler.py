@@ -333,7 +333,7 @@ class SchedulerRole:
             self._hash,
             entry.wishes.controls(),
         )
-        return JobCommand(job, request.request_id, frame, suspects)
+        return JobCommand(job, request.request_id, frame, suspects, far=bool(plan.tiers))
 
     def _begin_new(self, output: Any) -> None:
         """Requests scheduled for the first time, and with the second model runner those resumed."""

@@ -24,8 +24,9 @@ logger = logging.getLogger("vllm.mooncake_sidecar.worker")
 # About what an empty step takes, with the millisecond that vLLM's core sleeps after it
 # (``EngineCoreProc._process_engine_step``, 0.32.0): so long a new request would wait anyway.
 IDLE_WAIT_S = 0.002
-# Of a load that takes long each wait is an eighth of what it has taken, four times the first at most: a cluster needs
-# the cores that the steps between two waits take, and a request that comes meanwhile waits for the wait's end.
+# Of a load that takes long each wait is an eighth of what it has taken, four times the first at most, and as much at once
+# when it comes from below the node's memory: a cluster needs the cores that the steps between two waits take, and a
+# request that comes meanwhile waits for the wait's end.
 IDLE_GROWS_S, IDLE_GROWS_TO = 8 * IDLE_WAIT_S, 4
 # The end of a process does not wake who waits for its socket alone.
 _LEAVE_LOOK_S = 0.05
@@ -248,7 +249,10 @@ class WorkerRole:
         A request that comes meanwhile waits for the rest of the moment.
         """
         now = self._clock()
-        until = now + self._idle_wait_s * min(max((now - self._last_load) / IDLE_GROWS_S, 1), IDLE_GROWS_TO)
+        grown = min(max((now - self._last_load) / IDLE_GROWS_S, 1), IDLE_GROWS_TO)
+        if any(command.far for command in self._loading.values()):
+            grown = IDLE_GROWS_TO
+        until = now + self._idle_wait_s * grown
         while not self._found.received:
             # One before may still have it.
             links = [link for link in [self._link, *self._old] if link is not None and link.descriptor() >= 0]

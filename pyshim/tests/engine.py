@@ -32,6 +32,7 @@ class StubLookup:
     def __init__(self):
         self.hits = {}
         self.lasting = False
+        self.tiers = ()
         self.asked = []
         self.resets = 0
         self.generation = 7
@@ -40,7 +41,7 @@ class StubLookup:
     def ask(self, request_id, num_tokens, hashes):
         self.asked.append((request_id, num_tokens, len(hashes)))
         tokens = self.hits.get(request_id, 0)
-        return None if tokens is None else Hit(tokens, lasting=self.lasting) if tokens else MISS
+        return None if tokens is None else Hit(tokens, tiers=self.tiers, lasting=self.lasting) if tokens else MISS
 
     def new_step(self):
         pass

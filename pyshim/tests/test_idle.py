@@ -117,6 +117,25 @@ def test_the_wait_grows_with_the_load():
     assert waited == pytest.approx([0.002, 0.002, 0.003, 0.008, 0.002, 0.003])
 
 
+def test_a_load_from_below_the_memory_has_the_longest_wait_at_once():
+    waited = []
+    link = SlowLink(1 << 30)
+    links = [link]
+    role = WorkerRole(
+        lambda: links.pop() if links else None,
+        rank=0,
+        by_block=True,
+        idle_wait_s=0.002,
+        wait=lambda _, seconds: waited.append(seconds) or False,
+        clock=lambda: 5.0,
+    )
+    far, near = JobCommand(1, "a", b"frame", far=True), JobCommand(2, "b", b"frame")
+    for step in [StepCommands(loads=[near], idle=True), StepCommands(loads=[far], idle=True), StepCommands(idle=True)]:
+        role.start_loads(step)
+        assert role.poll().received == set()
+    assert waited == pytest.approx([0.002, 0.008, 0.008])
+
+
 @pytest.mark.parametrize("left", [0, 1, 2], ids=["before the wait", "with the process", "after the process"])
 def test_the_end_of_the_session_ends_the_wait(left):
     """A link is waited for on its socket, then on its daemon's process, then no more."""

@@ -77,6 +77,14 @@ def test_a_hit_is_loaded_into_the_requests_blocks_and_saved_from_there_on(make_e
     assert engine.used() == 0
 
 
+@pytest.mark.parametrize(("tiers", "far"), [((), False), (((1, 16), (3, 64)), True)], ids=["memory", "a cluster"])
+def test_a_load_says_whether_it_is_from_below_the_memory(make_engine, tiers, far):
+    engine = make_engine(budget=256)
+    engine.add("a", 100)
+    engine.lookup.hits["a"], engine.lookup.tiers = 80, tiers
+    assert [load.far for load in engine.step().loads] == [far]
+
+
 def test_only_what_the_engine_lacks_is_loaded(make_engine):
     engine = make_engine(budget=256)
     engine.add("a", 50)
