@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"sync"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -209,6 +210,41 @@ func (c *Client) Get(ctx context.Context, n store.Namespace, shards []Shard) (wh
 	return whole, nil
 }
 
+const (
+	// sumShare is how many bytes are worth another goroutine's start.
+	sumShare = 4 << 20
+	// sumCores sum the bytes of one call.
+	sumCores = 2
+)
+
+// sumWhole sums the shards of the objects that arrived whole in memory; those of object
+// k are shards[at[k]]. A load waits for it, and the call's own threads are done: of much
+// a second core sums half.
+func sumWhole(memory []byte, objects []Object, answers []Answer, shards []Shard, at []int) {
+	castagnoli := crc32.MakeTable(crc32.Castagnoli)
+	bytes := uint64(0)
+	for k := range objects {
+		bytes += objects[k].Range.Bytes
+	}
+	parts := min(1+int(bytes/sumShare), sumCores)
+	var others sync.WaitGroup
+	for part := range parts {
+		some := func() {
+			for k := part; k < min(len(answers), len(objects)); k += parts {
+				if r := objects[k].Range; answers[k] == Answer(r.Bytes) {
+					shards[at[k]].Sum = crc32.Checksum(memory[r.Offset:][:r.Bytes], castagnoli)
+				}
+			}
+		}
+		if part < parts-1 {
+			others.Go(some)
+		} else {
+			some()
+		}
+	}
+	others.Wait()
+}
+
 // getBatch makes one call of the engine.
 func (c *Client) getBatch(ctx context.Context, n store.Namespace, shards []Shard, whole []bool) error {
 	objects := make([]Object, 0, len(shards))
@@ -238,11 +274,8 @@ func (c *Client) getBatch(ctx context.Context, n store.Namespace, shards []Shard
 			err = nil // misses, all the same
 		}
 	}
-	castagnoli := crc32.MakeTable(crc32.Castagnoli)
-	for k, a := range answers {
-		if r := objects[k].Range; err == nil && a == Answer(r.Bytes) {
-			shards[at[k]].Sum = crc32.Checksum(c.cfg.Memory[r.Offset:][:r.Bytes], castagnoli)
-		}
+	if err == nil {
+		sumWhole(c.cfg.Memory, objects, answers, shards, at)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -2,6 +2,7 @@ package level
 
 import (
 	"context"
+	"syscall"
 	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store/disk"
@@ -81,8 +82,15 @@ func (l *Level) gather() {
 			return
 		}
 		had = waiting
-		time.Sleep(gatherPause)
+		nap(gatherPause)
 	}
+}
+
+// nap sleeps for less than a millisecond, which is the least that time.Sleep takes in an
+// idle process, and in which two megabytes could come. A signal may end it.
+func nap(d time.Duration) {
+	t := syscall.NsecToTimespec(d.Nanoseconds())
+	_ = syscall.Nanosleep(&t, nil) // who is woken early has waited for less
 }
 
 // getBytes returns how much of what waits the next call is to get: half of it, so that
