@@ -26,7 +26,8 @@ const (
 	ForgottenMalformed
 	// ForgottenCleared: all is gone.
 	ForgottenCleared
-	// ForgottenContradicted: the cluster does not have what was told of.
+	// ForgottenContradicted: the cluster does not have what was told of, and nobody told
+	// that it was removed.
 	ForgottenContradicted
 	// ForgottenEra: the cluster began anew.
 	ForgottenEra
@@ -175,7 +176,7 @@ func (l *Level) applyLocked(s *space, n *mooncake.Named, place int, stored bool)
 	now, digest := l.nowMS(), s.digest(n.Group, &n.Hash)
 	switch {
 	case stored && n.Denied: // it is being removed, and not to be found
-		l.told.drop(digest, now)
+		l.told.void(digest, now)
 	case stored:
 		l.told.stored(digest, int(n.Shard), s.shards(n.Group), place, now)
 		if said, _ := l.told.find(digest, now); said == present {
@@ -233,19 +234,30 @@ func (l *Level) missedTold(s *space, group uint32, hash *kv.Hash, begun time.Tim
 		return false
 	}
 	l.told.mu.Lock()
-	stored, contradicted := l.told.missed(s.digest(group, hash), l.msOf(begun), l.nowMS())
+	stored = l.told.missed(s.digest(group, hash), l.msOf(begun), l.nowMS())
+	l.told.mu.Unlock()
+	l.judgeTold()
+	return stored
+}
+
+// judgeTold forgets what events have told when it has turned out to be wrong.
+func (l *Level) judgeTold() {
+	if l.told == nil {
+		return
+	}
+	l.told.mu.Lock()
+	contradicted := l.told.contradicted(l.nowMS())
 	l.told.mu.Unlock()
 	if contradicted {
 		l.countForgotten(ForgottenContradicted)
 	}
-	return stored
 }
 
-// dropTold forgets what events have told of a chunk.
-func (l *Level) dropTold(s *space, group uint32, hash *kv.Hash) {
+// voidTold forgets what events have told of a chunk, and answers that are on their way.
+func (l *Level) voidTold(s *space, group uint32, hash *kv.Hash) {
 	if l.told != nil {
 		l.told.mu.Lock()
-		l.told.drop(s.digest(group, hash), l.nowMS())
+		l.told.void(s.digest(group, hash), l.nowMS())
 		l.told.mu.Unlock()
 	}
 }

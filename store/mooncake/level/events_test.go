@@ -326,46 +326,6 @@ func TestToldAndRemovedHere(t *testing.T) {
 	})
 }
 
-// TestToldAndNotThere: a master that does not tell what it evicts is found out by the first
-// load, and relied on for less.
-func TestToldAndNotThere(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := newTeller(t, mooncaketest.NewCluster(0), level.Options{})
-		r.tellChunk(1, true)
-		r.tellChunk(2, true)
-		time.Sleep(time.Minute)
-		if r.get(1, 0) == nil {
-			t.Fatal("it was there")
-		}
-		r.expect(2, kv.Unknown)
-		r.tellChunk(1, true)
-		key := r.key(1)
-		r.MissOnce(&key) // its bytes were no good
-		r.expect(1, kv.Absent)
-		time.Sleep(time.Second)
-		r.expect(1, kv.Unknown)
-		if r.forgotten(level.ForgottenContradicted) != 1 {
-			t.Errorf("%+v", r.Stats().Events)
-		}
-		r.tellChunk(3, true)
-		time.Sleep(29 * time.Second)
-		r.expect(3, kv.Present)
-		time.Sleep(2 * time.Second)
-		r.expect(3, kv.Unknown)
-		time.Sleep(10 * time.Minute) // nothing was wrong since
-		r.tellChunk(3, true)
-		time.Sleep(9 * time.Minute)
-		r.expect(3, kv.Present)
-		if err := r.ask(t.Context(), 3); err != nil { // a question finds out as well
-			t.Fatal(err)
-		}
-		r.expect(3, kv.Absent)
-		if r.forgotten(level.ForgottenContradicted) != 2 {
-			t.Errorf("%+v", r.Stats().Events)
-		}
-	})
-}
-
 // TestAnswersLast: while events are heard an answer is good until they say otherwise.
 func TestAnswersLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

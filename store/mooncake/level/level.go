@@ -249,7 +249,7 @@ func (l *Level) look(key *disk.Key, late time.Duration) (disk.Found, verdict) {
 // is not there.
 func (l *Level) MissOnce(key *disk.Key) {
 	if s := l.spaceOf(key.Namespace); s != nil {
-		l.dropTold(s, uint32(key.Group), &key.Hash)
+		l.voidTold(s, uint32(key.Group), &key.Hash)
 		l.note(s, uint32(key.Group), &key.Hash, absent)
 	}
 }

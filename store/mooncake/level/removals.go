@@ -79,7 +79,7 @@ func (l *Level) Forget(key *disk.Key) bool {
 	if !taken {
 		return false
 	}
-	l.dropTold(s, uint32(key.Group), &key.Hash)
+	l.voidTold(s, uint32(key.Group), &key.Hash)
 	l.note(s, uint32(key.Group), &key.Hash, absent)
 	return true
 }

@@ -57,6 +57,7 @@ func (l *Level) heal(ctx context.Context) {
 			l.lose()
 		}
 		l.keepNotes()
+		l.judgeTold()
 		select {
 		case <-ctx.Done():
 			return

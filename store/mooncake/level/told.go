@@ -12,6 +12,12 @@ const (
 	trustLeast = 5 * time.Second
 	// trustGrows is after what time without a contradiction it is relied on twice as long.
 	trustGrows = time.Minute
+	// lateMost is how much later than an answer that knows of a removal its event may come.
+	lateMost = 250 * time.Millisecond
+	// crossMost is how long an answer may be on its way that a removal here makes void.
+	crossMost = time.Minute
+	// maxDoubts is of how many chunks an event may be late; with more there is none to come.
+	maxDoubts = 64
 )
 
 // A chunk's verdicts in told; readers know present only.
@@ -29,10 +35,10 @@ const (
 // Events are a hint, as answers are. A master tells what is stored and what is removed by
 // somebody's wish. That it has evicted, or that a storage node is gone, it may not tell
 // (the one of the wheel 0.3.14 does not): so an event is relied on for a while only, and
-// when the cluster does not have what events have told of, all that they have told is
-// forgotten, and what they tell next is relied on for half as long as that was told
-// before. A cluster evicts what is oldest, so that this is shorter than what it keeps. It
-// grows again with time.
+// when the cluster does not have what events have told of, and no event of its removal
+// comes either, all that they have told is forgotten, and what they tell next is relied
+// on for half as long as that was told before. A cluster evicts what is oldest, so that
+// this is shorter than what it keeps. It grows again with time.
 //
 // It is pure.
 //
@@ -45,7 +51,13 @@ type told struct {
 	sinceMS int64
 	// trustMS is for how long an event was relied on at trustAtMS.
 	trustMS, trustAtMS int64
+	// doubts are chunks that were told of and are not there, by digest.
+	doubts map[uint64]doubt
 }
+
+// doubt is when it is certain that what was told of a chunk was wrong, and how long
+// before it had been told.
+type doubt struct{ dueMS, ageMS int64 }
 
 // pieces are the shards of a chunk by where they are: in memory, on a disk.
 type pieces struct {
@@ -68,7 +80,7 @@ func placeOf(medium string) int {
 // somebody may find what he was told.
 func newTold(chunks int, late time.Duration) *told {
 	k := newKnown(chunks, trustMost+late)
-	return &told{known: k, pieces: make([][lineEntries]pieces, len(k.lines)), trustMS: trustMost.Milliseconds()}
+	return &told{known: k, pieces: make([][lineEntries]pieces, len(k.lines)), trustMS: trustMost.Milliseconds(), doubts: map[uint64]doubt{}}
 }
 
 // trust is how long an event of now is relied on.
@@ -128,6 +140,7 @@ func (t *told) removed(digest uint64, shard, place int, nowMS int64) (gone bool)
 	gone = (p.at[0]|p.at[1])&(1<<shard) == 0
 	if gone {
 		said = removed
+		delete(t.doubts, digest)
 	}
 	t.set(digest, p, said, nowMS)
 	return gone && here
@@ -151,31 +164,46 @@ func (t *told) answered(digest uint64, askedMS, nowMS int64, keep bool) bool {
 }
 
 // missed notes that the cluster does not have a chunk, by an answer to a question that
-// was asked then. stored: it was told later that it is stored. contradicted: it was told
-// before.
-func (t *told) missed(digest uint64, askedMS, nowMS int64) (stored, contradicted bool) {
+// was asked then. stored: it was told later that it is stored. A chunk that was told of
+// before is in doubt, and is not told of any more.
+func (t *told) missed(digest uint64, askedMS, nowMS int64) (stored bool) {
 	p, said, ok := t.entry(digest, nowMS)
 	switch {
 	case !ok || said != present:
-		return false, false
+		return false
 	case p.heardMS >= askedMS:
-		return true, false
+		return true
 	}
-	age := nowMS - p.heardMS
-	t.forgetAll(nowMS)
-	t.trustMS, t.trustAtMS = max(min(t.trust(nowMS), age/2), trustLeast.Milliseconds()), nowMS
-	return false, true
+	t.doubts[digest] = doubt{dueMS: nowMS + lateMost.Milliseconds(), ageMS: nowMS - p.heardMS}
+	t.void(digest, nowMS)
+	return false
+}
+
+// contradicted tells whether what events have told has turned out to be wrong, and
+// forgets all of it then.
+func (t *told) contradicted(nowMS int64) bool {
+	wrong, age := len(t.doubts) > maxDoubts, trustMost.Milliseconds()
+	for _, d := range t.doubts {
+		wrong, age = wrong || d.dueMS <= nowMS, min(age, d.ageMS)
+	}
+	if wrong {
+		t.forgetAll(nowMS)
+		t.trustMS, t.trustAtMS = max(min(t.trust(nowMS), age/2), trustLeast.Milliseconds()), nowMS
+	}
+	return wrong
 }
 
 // forgetAll forgets what was told before.
 func (t *told) forgetAll(nowMS int64) {
 	t.forgetLocked()
+	clear(t.doubts)
 	t.sinceMS = nowMS
 }
 
-// drop forgets a chunk.
-func (t *told) drop(digest uint64, nowMS int64) {
-	if line, i, ok := t.slotLocked(digest, nowMS); ok {
-		t.dropLocked(line, i)
-	}
+// void forgets a chunk: neither what was told of it counts, nor an answer to what was
+// asked before now.
+func (t *told) void(digest uint64, nowMS int64) {
+	p, _, _ := t.entry(digest, nowMS)
+	*p = pieces{heardMS: nowMS}
+	t.putLocked(digest, removed, nowMS, nowMS+min(t.trust(nowMS), crossMost.Milliseconds()))
 }
