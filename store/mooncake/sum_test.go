@@ -9,13 +9,13 @@ import (
 // TestSums: what arrived whole has the sum of its bytes, however much it is and whoever
 // summed it; what did not keeps what it had.
 func TestSums(t *testing.T) {
-	memory := make([]byte, 12<<20)
+	memory := make([]byte, 20<<20)
 	for i := range memory {
 		memory[i] = byte(i>>3) ^ byte(i>>13)
 	}
 	for _, size := range []uint64{64, 1 << 20, 4 << 20} {
-		const n, lost = 3, 1
-		objects, answers, at := make([]Object, n), make([]Answer, n), []int{2, 0, 1}
+		const n, lost = 5, 1
+		objects, answers, at := make([]Object, n), make([]Answer, n), []int{2, 0, 4, 1, 3}
 		shards := make([]Shard, n)
 		for k := range objects {
 			objects[k].Range = Range{Offset: uint64(k) * size, Bytes: size}

@@ -226,9 +226,9 @@ func sumWhole(memory []byte, objects []Object, answers []Answer, shards []Shard,
 	for k := range objects {
 		bytes += objects[k].Range.Bytes
 	}
-	parts := min(1+int(bytes/sumShare), sumCores)
+	parts := min(1+int(bytes/sumShare), sumCores, max(len(objects), 1))
 	var others sync.WaitGroup
-	for part := range parts {
+	for part := parts - 1; part >= 0; part-- { // the first is for who calls
 		some := func() {
 			for k := part; k < min(len(answers), len(objects)); k += parts {
 				if r := objects[k].Range; answers[k] == Answer(r.Bytes) {
@@ -236,7 +236,7 @@ func sumWhole(memory []byte, objects []Object, answers []Answer, shards []Shard,
 				}
 			}
 		}
-		if part < parts-1 {
+		if part > 0 {
 			others.Go(some)
 		} else {
 			some()

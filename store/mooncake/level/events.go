@@ -1,6 +1,7 @@
 package level
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,35 +209,60 @@ func (l *Level) spaceNamed(n store.Namespace) *space {
 // was told since that it is removed.
 func (l *Level) noteThere(s *space, group uint32, hash *kv.Hash, said verdict, begun time.Time) {
 	if l.told != nil {
+		// What makes the answer void comes before it is noted, or after it.
 		l.told.mu.Lock()
+		defer l.told.mu.Unlock()
 		keep := said == present && l.events.heard.Load()
-		believed := l.told.answered(s.digest(group, hash), l.msOf(begun), l.nowMS(), keep)
-		l.told.mu.Unlock()
-		if !believed {
+		if !l.told.answered(s.digest(group, hash), l.msOf(begun), l.nowMS(), keep) {
 			return
 		}
 	}
-	l.note(s, group, hash, said)
+	l.noteAnswer(s, group, hash, said, begun)
 }
 
 // noteMissed remembers of a chunk that it is not there, by a call that began then, unless
 // it was told since that it is stored.
 func (l *Level) noteMissed(s *space, group uint32, hash *kv.Hash, begun time.Time) {
-	if !l.missedTold(s, group, hash, begun) {
-		l.note(s, group, hash, absent)
+	if l.told == nil {
+		l.noteAnswer(s, group, hash, absent, begun)
+		return
 	}
+	l.told.mu.Lock()
+	if !l.missedLocked(s, group, hash, begun) {
+		l.noteAnswer(s, group, hash, absent, begun)
+	}
+	l.told.mu.Unlock()
+	l.judgeTold()
 }
 
 // missedTold compares what events have told with a call that began then and did not find a
-// chunk. stored: they have told since that it is stored.
-func (l *Level) missedTold(s *space, group uint32, hash *kv.Hash, begun time.Time) (stored bool) {
+// chunk.
+func (l *Level) missedTold(s *space, group uint32, hash *kv.Hash, begun time.Time) {
 	if l.told == nil {
-		return false
+		return
 	}
 	l.told.mu.Lock()
-	stored = l.told.missed(s.digest(group, hash), l.msOf(begun), l.nowMS())
+	l.missedLocked(s, group, hash, begun)
 	l.told.mu.Unlock()
 	l.judgeTold()
+}
+
+// missedLocked is missedTold, with the lock of told. stored: events have told since that the
+// chunk is stored.
+func (l *Level) missedLocked(s *space, group uint32, hash *kv.Hash, begun time.Time) (stored bool) {
+	digest := s.digest(group, hash)
+	// A chunk that is being removed with all of its namespace is denied: that it was told of
+	// is no fault.
+	if said, _ := l.told.find(digest, l.nowMS()); said == present && (s.replaced.Load() || !l.client.Clean(s.name)) {
+		return false
+	}
+	stored = l.told.missed(digest, l.msOf(begun), l.nowMS())
+	if len(l.told.doubts) > 0 {
+		select {
+		case l.doubted <- struct{}{}:
+		default: // it is known already
+		}
+	}
 	return stored
 }
 
@@ -253,13 +279,34 @@ func (l *Level) judgeTold() {
 	}
 }
 
-// voidTold forgets what events have told of a chunk, and answers that are on their way.
-func (l *Level) voidTold(s *space, group uint32, hash *kv.Hash) {
+// judge judges when the events that could explain what is doubted have had their time.
+func (l *Level) judge(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-l.doubted:
+		}
+		timer := time.NewTimer(lateMost)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+		l.judgeTold()
+	}
+}
+
+// void takes a chunk for absent, as long as one that is not there. What events have told of
+// it, and answers that are on their way, count no more.
+func (l *Level) void(s *space, group uint32, hash *kv.Hash) {
 	if l.told != nil {
 		l.told.mu.Lock()
+		defer l.told.mu.Unlock()
 		l.told.void(s.digest(group, hash), l.nowMS())
-		l.told.mu.Unlock()
 	}
+	l.note(s, group, hash, void)
 }
 
 // toldSince tells whether all that events have told was told after a time, by who lives

@@ -16,12 +16,14 @@ const (
 	present
 	// concluded: it is there if others say so of it, see sparse.go.
 	concluded
+	// void is absent, whatever is said of it by who was asked before that was noted.
+	void
 	// verdictBits hold a verdict.
 	verdictBits = 2
 )
 
 // there tells whether a lookup may be told that the chunk is there.
-func (v verdict) there() bool { return v != absent }
+func (v verdict) there() bool { return v == present || v == concluded }
 
 // known remembers what was said of chunks, for a time each, in fixed memory: lines
 // of a few entries, of which the one goes that is worth least. Readers take no
@@ -104,6 +106,20 @@ func (k *known) forgetLocked() {
 func (k *known) put(digest uint64, said verdict, nowMS, untilMS int64) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.putLocked(digest, said, nowMS, untilMS)
+}
+
+// answer notes what was said of a chunk by who was asked then, unless it is void since; void
+// is noted for so long.
+func (k *known) answer(digest uint64, said verdict, askedMS, nowMS, untilMS, voidMS int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if line, i, ok := k.slotLocked(digest, nowMS); ok {
+		v := k.lines[line][i].verdict.Load() ^ mixOf(digest)
+		if verdict(v&(1<<verdictBits-1)) == void && int64(v>>verdictBits)-voidMS >= askedMS {
+			return
+		}
+	}
 	k.putLocked(digest, said, nowMS, untilMS)
 }
 

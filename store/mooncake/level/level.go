@@ -22,8 +22,10 @@ type Level struct {
 	opts   Options
 	known  *known
 	// told is what events have said; nil: nobody tells.
-	told   *told
-	events events
+	told *told
+	// doubted: there is a doubt in told that is to be judged.
+	doubted chan struct{}
+	events  events
 	// usable is false while the cluster does not answer, as far as Run has seen.
 	usable atomic.Bool
 	// turns counts sparse questions, see turnOf.
@@ -67,6 +69,7 @@ type space struct {
 	left bool
 	// exactUntil is until when all keys are asked for, see sparse.go.
 	exactUntil atomic.Int64
+	replaced   atomic.Bool // by another
 }
 
 // New returns a level, which does nothing before Run.
@@ -74,7 +77,7 @@ func New(opts Options) *Level {
 	opts.setDefaults()
 	l := &Level{
 		client: opts.Client, opts: opts, known: newKnown(opts.KnownChunks, max(opts.Lease, opts.Absent)), begun: opts.Now(),
-		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters), renewals: newQueue[*renewing](1), underWay: map[uint64]*asking{},
+		puts: newQueue[*putting](putters), gets: newQueue[*fetching](getters), renewals: newQueue[*renewing](1), underWay: map[uint64]*asking{}, doubted: make(chan struct{}, 1),
 	}
 	if opts.Events {
 		l.told = newTold(opts.ToldChunks, opts.Lease)
@@ -158,7 +161,9 @@ func (l *Level) setSpace(digest [32]byte, s *space) {
 // replaceSpace does so if old is the one yet.
 func (l *Level) replaceSpace(digest [32]byte, old, s *space) {
 	l.plant(digest, s)
-	l.spaces.CompareAndSwap(digest, old, s)
+	if l.spaces.CompareAndSwap(digest, old, s) {
+		old.replaced.Store(true)
+	}
 }
 
 // plant gives a space its seed.
@@ -209,11 +214,23 @@ func (l *Level) msOf(t time.Time) int64 { return t.Sub(l.begun).Milliseconds() }
 
 // note remembers of a chunk whether it is there.
 func (l *Level) note(s *space, group uint32, hash *kv.Hash, said verdict) {
-	now, keep := l.nowMS(), l.opts.Absent
+	now := l.nowMS()
+	l.known.put(s.digest(group, hash), said, now, now+l.keepOf(said))
+}
+
+// noteAnswer is note, of what was said by a call that began then, unless the chunk is void
+// since.
+func (l *Level) noteAnswer(s *space, group uint32, hash *kv.Hash, said verdict, begun time.Time) {
+	now := l.nowMS()
+	l.known.answer(s.digest(group, hash), said, l.msOf(begun), now, now+l.keepOf(said), l.keepOf(void))
+}
+
+// keepOf returns for how many milliseconds something is known.
+func (l *Level) keepOf(said verdict) int64 {
 	if said.there() {
-		keep = l.opts.Lease / 2
+		return l.opts.Lease.Milliseconds() / 2
 	}
-	l.known.put(s.digest(group, hash), said, now, now+keep.Milliseconds())
+	return l.opts.Absent.Milliseconds()
 }
 
 // Look implements embedded.Lower. What was concluded is not there to one who would give
@@ -249,8 +266,7 @@ func (l *Level) look(key *disk.Key, late time.Duration) (disk.Found, verdict) {
 // is not there.
 func (l *Level) MissOnce(key *disk.Key) {
 	if s := l.spaceOf(key.Namespace); s != nil {
-		l.voidTold(s, uint32(key.Group), &key.Hash)
-		l.note(s, uint32(key.Group), &key.Hash, absent)
+		l.void(s, uint32(key.Group), &key.Hash)
 	}
 }
 

@@ -75,11 +75,13 @@ func (l *Level) Forget(key *disk.Key) bool {
 	if s == nil {
 		return true
 	}
+	// Before, so that it is no fault of the events' that it is denied; and behind, for what was
+	// asked before it was.
+	l.void(s, uint32(key.Group), &key.Hash)
 	taken := l.begin(noteOf(key), func() bool { return l.client.Owe(s.name, uint32(key.Group), &key.Hash) })
 	if !taken {
 		return false
 	}
-	l.voidTold(s, uint32(key.Group), &key.Hash)
-	l.note(s, uint32(key.Group), &key.Hash, absent)
+	l.void(s, uint32(key.Group), &key.Hash)
 	return true
 }

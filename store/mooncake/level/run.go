@@ -22,6 +22,7 @@ func (l *Level) Run(ctx context.Context) {
 	}
 	loops.Go(func() { l.runRenewals(ctx) })
 	loops.Go(func() { l.watch(ctx) })
+	loops.Go(func() { l.judge(ctx) })
 	l.heal(ctx)
 	loops.Wait()
 	l.usable.Store(false)
@@ -57,7 +58,6 @@ func (l *Level) heal(ctx context.Context) {
 			l.lose()
 		}
 		l.keepNotes()
-		l.judgeTold()
 		select {
 		case <-ctx.Done():
 			return

@@ -25,7 +25,7 @@ const (
 	// partial: of some shards nobody has told.
 	partial = concluded
 	// removed: of all, or of some shards it was told that they are removed.
-	removed verdict = 3
+	removed = void
 )
 
 // told is what the cluster's events have said, in fixed memory: of what does not fit
@@ -174,7 +174,9 @@ func (t *told) missed(digest uint64, askedMS, nowMS int64) (stored bool) {
 	case p.heardMS >= askedMS:
 		return true
 	}
-	t.doubts[digest] = doubt{dueMS: nowMS + lateMost.Milliseconds(), ageMS: nowMS - p.heardMS}
+	if _, doubted := t.doubts[digest]; !doubted { // else it was told of again, and does not get more time
+		t.doubts[digest] = doubt{dueMS: nowMS + lateMost.Milliseconds(), ageMS: nowMS - p.heardMS}
+	}
 	t.void(digest, nowMS)
 	return false
 }
@@ -182,9 +184,12 @@ func (t *told) missed(digest uint64, askedMS, nowMS int64) (stored bool) {
 // contradicted tells whether what events have told has turned out to be wrong, and
 // forgets all of it then.
 func (t *told) contradicted(nowMS int64) bool {
-	wrong, age := len(t.doubts) > maxDoubts, trustMost.Milliseconds()
+	many := len(t.doubts) > maxDoubts
+	wrong, age := many, trustMost.Milliseconds()
 	for _, d := range t.doubts {
-		wrong, age = wrong || d.dueMS <= nowMS, min(age, d.ageMS)
+		if many || d.dueMS <= nowMS {
+			wrong, age = true, min(age, d.ageMS)
+		}
 	}
 	if wrong {
 		t.forgetAll(nowMS)
@@ -205,5 +210,5 @@ func (t *told) forgetAll(nowMS int64) {
 func (t *told) void(digest uint64, nowMS int64) {
 	p, _, _ := t.entry(digest, nowMS)
 	*p = pieces{heardMS: nowMS}
-	t.putLocked(digest, removed, nowMS, nowMS+min(t.trust(nowMS), crossMost.Milliseconds()))
+	t.putLocked(digest, removed, nowMS, nowMS+crossMost.Milliseconds())
 }
