@@ -333,7 +333,8 @@ class SchedulerRole:
             self._hash,
             entry.wishes.controls(),
         )
-        return JobCommand(job, request.request_id, frame, suspects, far=bool(plan.tiers))
+        far = tiers.is_far(plan.tiers, plan.local_tokens, plan.token_len)
+        return JobCommand(job, request.request_id, frame, suspects, far)
 
     def _begin_new(self, output: Any) -> None:
         """Requests scheduled for the first time, and with the second model runner those resumed."""

@@ -4,7 +4,22 @@ from collections.abc import Iterable
 
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-_SOURCES = {1: CacheHitSource.HOST, 2: CacheHitSource.DISK, 3: CacheHitSource.P2P}
+_MEMORY = 1
+_SOURCES = {_MEMORY: CacheHitSource.HOST, 2: CacheHitSource.DISK, 3: CacheHitSource.P2P}
+
+
+def is_far(tiers: Iterable[tuple[int, int]], begin: int, end: int) -> bool:
+    """Whether any of the tokens from ``begin`` to ``end`` comes from below the node's memory.
+
+    Args:
+        tiers: (tier, tokens) of the whole hit, from its first token on; empty: host memory.
+    """
+    at = 0
+    for tier, length in tiers:
+        if tier != _MEMORY and max(at, begin) < min(at + length, end):
+            return True
+        at += length
+    return False
 
 
 def sources(

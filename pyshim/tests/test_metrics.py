@@ -204,6 +204,22 @@ def test_tiers(pairs, local, hit, tokens, want):
     assert tiers.sources(pairs, local, hit, tokens) == want
 
 
+@pytest.mark.parametrize(
+    ("pairs", "begin", "end", "far"),
+    [
+        ((), 0, 64, False),
+        (((1, 64),), 0, 64, False),
+        (((1, 32), (2, 32)), 0, 64, True),
+        (((1, 32), (2, 32)), 0, 32, False),
+        (((1, 32), (2, 32)), 0, 33, True),
+        (((3, 32), (1, 32)), 32, 64, False),
+        (((3, 32), (1, 32)), 31, 64, True),
+    ],
+)
+def test_what_is_loaded_from_below_the_memory(pairs, begin, end, far):
+    assert tiers.is_far(pairs, begin, end) == far
+
+
 def test_tiers_on_the_wire():
     payload = struct.pack(">I", 64)
     assert decode_answer(payload, struct.pack(">BIBI", 1, 48, 2, 16)) == Hit(64, (), ((1, 48), (2, 16)))

@@ -77,12 +77,19 @@ def test_a_hit_is_loaded_into_the_requests_blocks_and_saved_from_there_on(make_e
     assert engine.used() == 0
 
 
-@pytest.mark.parametrize(("tiers", "far"), [((), False), (((1, 16), (3, 64)), True)], ids=["memory", "a cluster"])
+@pytest.mark.parametrize(
+    ("tiers", "far"),
+    [((), False), (((1, 48), (3, 32)), True), (((3, 48), (1, 32)), False)],
+    ids=["memory", "a cluster", "what the engine has is in a cluster"],
+)
 def test_a_load_says_whether_it_is_from_below_the_memory(make_engine, tiers, far):
     engine = make_engine(budget=256)
-    engine.add("a", 100)
-    engine.lookup.hits["a"], engine.lookup.tiers = 80, tiers
-    assert [load.far for load in engine.step().loads] == [far]
+    engine.add("a", 50)
+    engine.drain()
+    engine.add("b", 100)
+    engine.lookup.hits["b"], engine.lookup.tiers = 80, tiers
+    load = engine.step().loads[0]
+    assert frame(load)["local_tokens"] == 48 and load.far == far
 
 
 def test_only_what_the_engine_lacks_is_loaded(make_engine):
