@@ -65,9 +65,6 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 	background := &proc.Background{Refused: func(err error) {
 		log.Warn("stores run at the priority of everything else: it can't be lowered here", "error", err)
 	}}
-	if err := proc.CalmMonitor(); err != nil {
-		log.Debug("the runtime's monitor interrupts stores", "error", err)
-	}
 	cores := runtime.GOMAXPROCS(0) // background work will add to these
 	pool := cudadev.NewPool()
 	//nolint:contextcheck // the store's client outlives ctx: the sessions give back through it what they hold

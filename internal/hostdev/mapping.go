@@ -67,8 +67,8 @@ func (m *mapping) CopyWhile(ctx context.Context, _ worker.Event, batch []worker.
 
 // Close implements worker.Mapping.
 func (m *mapping) Close() error {
+	m.batches.Close() // nothing is taken any more
 	m.ahead.end()
-	m.batches.Close()
 	return m.unmap()
 }
 

@@ -15,6 +15,8 @@ from mooncake_sidecar import daemons, registrar, registration
 from mooncake_sidecar.messages import GroupSpec, NamespaceSpec
 from mooncake_sidecar.namespace import Geometry
 
+pytest.register_assert_rewrite("gpurig")
+
 FAKE = Path(__file__).with_name("fake_daemon.py")
 PATIENCE_S = 60
 """For what comes for certain, however busy the machine is."""
