@@ -17,16 +17,21 @@ func mustNotRefuse(t *testing.T) func() {
 	return func() { t.Error("an open queue refuses a batch") }
 }
 
+// newHeldQueue returns a queue whose thread for stores waits for begin.
+func newHeldQueue() (q *Queue, begin chan struct{}) {
+	q, begin = new(Queue), make(chan struct{})
+	q.Start(func(work func()) {
+		<-begin
+		work()
+	})
+	return q, begin
+}
+
 // TestStoresHaveOneThread: in order, one at a time, while loads wait for nobody; and
 // Close waits for all.
 func TestStoresHaveOneThread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q Queue
-		begin := make(chan struct{})
-		q.Start(func(work func()) {
-			<-begin
-			work()
-		})
+		q, begin := newHeldQueue()
 		var done []int
 		for i := range queued {
 			q.Store(func() { done = append(done, i) }, mustNotRefuse(t))
@@ -48,12 +53,7 @@ func TestStoresHaveOneThread(t *testing.T) {
 // TestStoresBeyondTheQueue: whoever has many batches at once waits no longer for that.
 func TestStoresBeyondTheQueue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var q Queue
-		begin := make(chan struct{})
-		q.Start(func(work func()) {
-			<-begin
-			work()
-		})
+		q, begin := newHeldQueue()
 		var mu sync.Mutex
 		done := 0
 		count := func() {

@@ -90,20 +90,24 @@ def test_nobody_waits_otherwise(step, idle_wait_s):
     assert link.waited == []
 
 
-def test_the_wait_grows_with_the_load():
-    """To an eighth of what it has taken, four times the first; another load begins anew."""
-    now = 0.0
-    waited = []
-    link = SlowLink(1 << 30)
-    links = [link]
-    role = WorkerRole(
+def impatient_role(waited, clock):
+    """A role whose loads do not end; it notes how long it would have waited for them."""
+    links = [SlowLink(1 << 30)]
+    return WorkerRole(
         lambda: links.pop() if links else None,
         rank=0,
         by_block=True,
         idle_wait_s=0.002,
         wait=lambda _, seconds: waited.append(seconds) or False,
-        clock=lambda: now,
+        clock=clock,
     )
+
+
+def test_the_wait_grows_with_the_load():
+    """To an eighth of what it has taken, four times the first; another load begins anew."""
+    now = 0.0
+    waited = []
+    role = impatient_role(waited, lambda: now)
     for now, step in [
         (5.0, load(idle=True)),
         (5.008, StepCommands(idle=True)),
@@ -119,16 +123,7 @@ def test_the_wait_grows_with_the_load():
 
 def test_a_load_from_below_the_memory_has_the_longest_wait_at_once():
     waited = []
-    link = SlowLink(1 << 30)
-    links = [link]
-    role = WorkerRole(
-        lambda: links.pop() if links else None,
-        rank=0,
-        by_block=True,
-        idle_wait_s=0.002,
-        wait=lambda _, seconds: waited.append(seconds) or False,
-        clock=lambda: 5.0,
-    )
+    role = impatient_role(waited, lambda: 5.0)
     far, near = JobCommand(1, "a", b"frame", far=True), JobCommand(2, "b", b"frame")
     for step in [StepCommands(loads=[near], idle=True), StepCommands(loads=[far], idle=True), StepCommands(idle=True)]:
         role.start_loads(step)

@@ -77,11 +77,7 @@ def test_a_hit_is_loaded_into_the_requests_blocks_and_saved_from_there_on(make_e
     assert engine.used() == 0
 
 
-@pytest.mark.parametrize(
-    ("tiers", "far"),
-    [((), False), (((1, 48), (3, 32)), True), (((3, 48), (1, 32)), False)],
-    ids=["memory", "a cluster", "what the engine has is in a cluster"],
-)
+@pytest.mark.parametrize(("tiers", "far"), [((), False), (((1, 48), (3, 32)), True), (((3, 48), (1, 32)), False)])
 def test_a_load_says_whether_it_is_from_below_the_memory(make_engine, tiers, far):
     engine = make_engine(budget=256)
     engine.add("a", 50)
