@@ -50,6 +50,12 @@ type line [lineEntries]struct {
 	verdict atomic.Uint64
 }
 
+// noted returns what an entry says of a chunk, and until when.
+func (l *line) noted(i int, digest uint64) (said verdict, untilMS int64) {
+	v := l[i].verdict.Load() ^ mixOf(digest)
+	return verdict(v & (1<<verdictBits - 1)), int64(v >> verdictBits)
+}
+
 // newKnown returns a memory of so many chunks, about, and for no longer than keep.
 func newKnown(chunks int, keep time.Duration) *known {
 	lines := 1 << bits.Len(uint(max(chunks/lineEntries, 2)-1))
@@ -72,9 +78,8 @@ func (k *known) find(digest uint64, nowMS int64) (said verdict, ok bool) {
 		if l[i].digest.Load() != digest {
 			continue
 		}
-		v := l[i].verdict.Load() ^ mixOf(digest)
-		if until := int64(v >> verdictBits); until > nowMS && until-nowMS <= k.keepMS {
-			return verdict(v & (1<<verdictBits - 1)), true
+		if said, until := l.noted(i, digest); until > nowMS && until-nowMS <= k.keepMS {
+			return said, true
 		}
 	}
 	return absent, false
@@ -115,8 +120,7 @@ func (k *known) answer(digest uint64, said verdict, askedMS, nowMS, untilMS, voi
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if line, i, ok := k.slotLocked(digest, nowMS); ok {
-		v := k.lines[line][i].verdict.Load() ^ mixOf(digest)
-		if verdict(v&(1<<verdictBits-1)) == void && int64(v>>verdictBits)-voidMS >= askedMS {
+		if said, until := k.lines[line].noted(i, digest); said == void && until-voidMS >= askedMS {
 			return
 		}
 	}
@@ -137,7 +141,7 @@ func (k *known) slotLocked(digest uint64, nowMS int64) (line, i int, ok bool) {
 	l, at, worst := &k.lines[line], 0, int64(1)<<62
 	for i := range l {
 		d := l[i].digest.Load()
-		until := int64((l[i].verdict.Load() ^ mixOf(d)) >> verdictBits)
+		_, until := l.noted(i, d)
 		if d == digest {
 			return line, i, true
 		}
@@ -168,7 +172,7 @@ func (k *known) dropIf(digest uint64, there bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if line, i, ok := k.slotLocked(digest, 0); ok {
-		if v := k.lines[line][i].verdict.Load() ^ mixOf(digest); verdict(v&(1<<verdictBits-1)).there() == there {
+		if said, _ := k.lines[line].noted(i, digest); said.there() == there {
 			k.dropLocked(line, i)
 		}
 	}
