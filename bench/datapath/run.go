@@ -67,7 +67,7 @@ type Options struct {
 	Peers []string
 	// Root is the repository, Python its interpreter; peers need them.
 	Root, Python string
-	// Only sizes of this name, or with this part in it, are measured; empty: all.
+	// Only sizes with these parts, between slashes, in their name are measured; empty: all.
 	Only string
 	// Out takes the tables.
 	Out io.Writer
@@ -84,7 +84,16 @@ func (o *Options) check() error {
 			}
 		}
 	}
+	if !slices.ContainsFunc(geometries, func(g geometry) bool { return wanted(o.Only, g) }) {
+		return fmt.Errorf("datapath: no size is %q: there are %v", o.Only, geometries)
+	}
 	return nil
+}
+
+// wanted says whether a size has all of only's parts in its name.
+func wanted(only string, g geometry) bool {
+	parts := strings.Split(g.String(), "/")
+	return only == "" || !slices.ContainsFunc(strings.Split(only, "/"), func(part string) bool { return !slices.Contains(parts, part) })
 }
 
 // Run measures and prints a table a size. The samples are for a file.
@@ -101,7 +110,7 @@ func Run(ctx context.Context, o *Options) ([]Sample, error) {
 	}
 	var all []Sample
 	for _, g := range geometries {
-		if parts := strings.Split(g.String(), "/"); o.Only != "" && o.Only != g.String() && !slices.Contains(parts, o.Only) {
+		if !wanted(o.Only, g) {
 			continue
 		}
 		samples, err := measure(ctx, o, g)

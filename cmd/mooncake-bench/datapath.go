@@ -45,7 +45,7 @@ Example:
 			&cli.StringFlag{Name: "python", Usage: "run peers with `FILE`; default .venv/bin/python of the repository", EnvVars: []string{"MOONCAKE_SIDECAR_PYTHON"}},
 			&cli.IntFlag{Name: "busy", Usage: "compute with `N` threads beside stores"},
 			&cli.IntFlag{Name: "queued", Usage: "measure loads while stores of `MB` in all wait or run"},
-			&cli.StringFlag{Name: "only", Usage: "sizes with this `PART` in their name, like 134MB or b16"},
+			&cli.StringFlag{Name: "only", Usage: "sizes with this `PART` in their name, like 134MB, b16 or 134MB/b16"},
 			&cli.StringFlag{Name: "out", Usage: "save the samples in `FILE`"},
 		},
 		Action: func(c *cli.Context) error {

@@ -334,6 +334,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             events=gpu_events,
             by_block=self._by_block,
             idle_wait_s=self._idle_wait_s(),
+            on_cpu=self._vllm_config.device_config.device_type == "cpu",
             count=self._stats.add,
             note=Jobs(self._stats),
         )

@@ -90,7 +90,7 @@ def test_nobody_waits_otherwise(step, idle_wait_s):
     assert link.waited == []
 
 
-def impatient_role(waited, clock):
+def impatient_role(waited, clock, **more):
     """A role whose loads do not end; it notes how long it would have waited for them."""
     links = [SlowLink(1 << 30)]
     return WorkerRole(
@@ -100,6 +100,7 @@ def impatient_role(waited, clock):
         idle_wait_s=0.002,
         wait=lambda _, seconds: waited.append(seconds) or False,
         clock=clock,
+        **more,
     )
 
 
@@ -129,6 +130,16 @@ def test_a_load_from_below_the_memory_has_the_longest_wait_at_once():
         role.start_loads(step)
         assert role.poll().received == set()
     assert waited == pytest.approx([0.002, 0.008, 0.008])
+
+
+def test_where_the_cores_copy_the_wait_is_long():
+    """The steps between two waits would take a core from the copies; a step without a load still does not wait."""
+    waited = []
+    role = impatient_role(waited, lambda: 5.0, on_cpu=True)
+    for step in [StepCommands(idle=True), load(idle=True), StepCommands(idle=True), StepCommands()]:
+        role.start_loads(step)
+        assert role.poll().received == set()
+    assert waited == pytest.approx([0.032, 0.032])
 
 
 @pytest.mark.parametrize("left", [0, 1, 2], ids=["before the wait", "with the process", "after the process"])
