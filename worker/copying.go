@@ -40,7 +40,11 @@ func memoryOf(segments []store.Segment, place store.Place, shardBytes int) ([]by
 func (n *session) copyAll(j *job, copies []ShardCopy, after func(from, to int) error) error {
 	for from := 0; from < len(copies); {
 		j.loop.Beat()
-		to, bytes := pieceEnd(copies[:n.batchEnd(copies, from, n.srv.cfg.BatchBytes)], from, n.loadPiece)
+		piece := n.loadPiece
+		if n.queue.alone() {
+			piece *= alonePieces
+		}
+		to, bytes := pieceEnd(copies[:n.batchEnd(copies, from, n.srv.cfg.BatchBytes)], from, piece)
 		if n.isCancelled(j) || !n.queue.await(j, bytes) {
 			return errCancelled
 		}

@@ -1,12 +1,15 @@
 package worker_test
 
 import (
+	"context"
 	"encoding/binary"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
+	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
 	"github.com/mooncake-sidecar/sidecar/worker"
 )
 
@@ -49,6 +52,72 @@ func TestAStoreWaitsForAnothersLoad(t *testing.T) {
 	want(t, expect[*connector.Result](stores.peer), store.Job, connector.StatusOK, "")
 	if early.Load() || copies != 2 { // one is the store's of before
 		t.Errorf("beside a load a store asked for room (%v), or %d copies were begun, want the load's", early.Load(), copies-1)
+	}
+	r.settled()
+}
+
+// pieces is a device whose loads copy a block at a time, each when the test takes its size.
+type pieces struct {
+	worker.Device
+	begun atomic.Int64
+	sizes chan int // in blocks
+}
+
+func (d *pieces) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping, error) {
+	m, err := d.Device.Map(pid, reg, fds)
+	return &piecesMapping{m, d}, err
+}
+
+type piecesMapping struct {
+	worker.Mapping
+	d *pieces
+}
+
+func (m *piecesMapping) PieceBytes() (load, store int) { return blockBytes, blockBytes }
+
+func (m *piecesMapping) Copy(ctx context.Context, d worker.Direction, after worker.Event, batch []worker.ShardCopy, done func(error)) {
+	go func() {
+		if d == worker.Load {
+			m.d.begun.Add(1)
+			m.d.sizes <- len(batch)
+		}
+		m.Mapping.Copy(ctx, d, after, batch, done)
+	}()
+}
+
+// The pieces of a load are large until another is beside it.
+func TestALoadThatIsAloneHasLargePieces(t *testing.T) {
+	d := &pieces{Device: hostdev.Device{}, sizes: make(chan int)}
+	r := newRig(t, func(cfg *worker.Config) {
+		cfg.Devices = map[string]worker.Device{"host": d}
+		cfg.BatchShards = 16
+	})
+	e := r.engine()
+	stored(t, e, 6)
+	first, second := e.loadJob("p", ids(10, 6)), e.loadJob("p", ids(20, 6))
+	e.send(first)
+	r.running(1)
+	for d.begun.Load() == 0 {
+		runtime.Gosched()
+	}
+	e.send(second)
+	r.running(2)
+	var sizes []int
+	for range 3 { // two of the first's are left, so that it is beside the second
+		sizes = append(sizes, <-d.sizes)
+	}
+	if want := []int{4, 1, 1}; !slices.Equal(sizes, want) {
+		t.Errorf("copies of %d blocks, want %d", sizes, want)
+	}
+	go func() {
+		for range d.sizes { //nolint:revive // lets the others copy
+		}
+	}()
+	defer close(d.sizes)
+	for range 2 {
+		if got := expect[*connector.Result](e.peer); got.Status != connector.StatusOK {
+			t.Errorf("%+v", got)
+		}
 	}
 	r.settled()
 }

@@ -13,6 +13,9 @@ const (
 	// loadPieceBytes is what a load copies before another's turn: a few milliseconds,
 	// of which dividing the piece among cores is no large part.
 	loadPieceBytes = 16 << 20
+	// alonePieces are one while a load has nobody beside it: at the end of each piece
+	// the cores wait for the last of them. A load that comes meanwhile moves beside it.
+	alonePieces = 4
 )
 
 // copyAll copies what was granted, batch by batch, and publishes each. A batch is

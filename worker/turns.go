@@ -66,6 +66,13 @@ func (q *queue) turn(j *job) (granted bool) {
 	}
 }
 
+// alone reports whether a begun load has nobody beside it.
+func (q *queue) alone() bool {
+	q.all.mu.Lock()
+	defer q.all.unlock()
+	return q.all.rules.Alone()
+}
+
 // done ends the job's piece.
 func (q *queue) done(j *job) {
 	q.all.mu.Lock()

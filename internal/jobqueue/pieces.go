@@ -70,6 +70,10 @@ func (q *Queue) Next() (id ID, ok bool) {
 // LoadsFirst reports whether there are loads that stores wait for.
 func (q *Queue) LoadsFirst() bool { return q.active > 0 }
 
+// Alone reports whether a begun load has nobody beside it, a store that asks for a
+// piece included, so that its next piece need not be small.
+func (q *Queue) Alone() bool { return q.active <= 1 && q.oldestStore() == nil }
+
 func (q *Queue) grant(j *job) ID {
 	s := q.sessions[j.id.Session]
 	s.asking[j.kind] = without(s.asking[j.kind], j)

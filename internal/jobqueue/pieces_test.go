@@ -40,12 +40,19 @@ func (p *player) grantAll() {
 	}
 }
 
-func (p *player) check(id ID) {
-	active, moves := 0, 0
-	for other, s := range p.state {
-		if p.kind[other] == Load && s != waiting && !p.aside[other] && p.ticks-p.moved[other] < 2 {
-			active++
+// active returns how many loads stores wait for.
+func (p *player) active() (n int) {
+	for id, s := range p.state {
+		if p.kind[id] == Load && s != waiting && !p.aside[id] && p.ticks-p.moved[id] < 2 {
+			n++
 		}
+	}
+	return n
+}
+
+func (p *player) check(id ID) {
+	active, moves := p.active(), 0
+	for other, s := range p.state {
 		if s == moving && other.Session == id.Session && p.kind[other] == Load {
 			moves++
 		}
@@ -113,6 +120,9 @@ func TestPiecesKeepTheirBounds(t *testing.T) {
 			p.step()
 			if len(p.passed) == 0 {
 				p.pieces = 0
+			}
+			if want := p.active() <= 1 && len(p.passed) == 0; p.q.Alone() != want {
+				t.Fatalf("beside %d loads and %d stores that ask: alone is %v", p.active(), len(p.passed), !want)
 			}
 			p.grantAll()
 		}

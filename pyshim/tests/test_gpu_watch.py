@@ -202,6 +202,7 @@ def connector(runtime_dir, monkeypatch):
             _vllm_config=SimpleNamespace(
                 model_config=SimpleNamespace(**model),
                 parallel_config=SimpleNamespace(data_parallel_size=1),
+                device_config=SimpleNamespace(device_type="cuda"),
                 max_concurrent_batches=1,
             ),
             _settings=config.parse({"runtime_dir": runtime_dir, "autostart": False}),
