@@ -41,7 +41,7 @@ func (n *session) copyAll(j *job, copies []ShardCopy, after func(from, to int) e
 	for from := 0; from < len(copies); {
 		j.loop.Beat()
 		piece := n.loadPiece
-		if n.queue.alone() {
+		if n.queue.alone(j) {
 			piece *= alonePieces
 		}
 		to, bytes := pieceEnd(copies[:n.batchEnd(copies, from, n.srv.cfg.BatchBytes)], from, piece)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/connector"
 	"github.com/mooncake-sidecar/sidecar/internal/hostdev"
@@ -104,7 +105,12 @@ func TestALoadThatIsAloneHasLargePieces(t *testing.T) {
 	r.running(2)
 	var sizes []int
 	for range 3 { // two of the first's are left, so that it is beside the second
-		sizes = append(sizes, <-d.sizes)
+		select {
+		case size := <-d.sizes:
+			sizes = append(sizes, size)
+		case <-time.After(time.Minute):
+			t.Fatalf("after pieces of %d blocks there is no more", sizes)
+		}
 	}
 	if want := []int{4, 1, 1}; !slices.Equal(sizes, want) {
 		t.Errorf("copies of %d blocks, want %d", sizes, want)

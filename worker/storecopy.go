@@ -14,7 +14,7 @@ const (
 	// of which dividing the piece among cores is no large part.
 	loadPieceBytes = 16 << 20
 	// alonePieces are one while a load has nobody beside it: at the end of each piece
-	// the cores wait for the last of them. A load that comes meanwhile moves beside it.
+	// the cores wait for the last of them. One load that comes meanwhile moves beside it.
 	alonePieces = 4
 )
 

@@ -67,10 +67,10 @@ func (q *queue) turn(j *job) (granted bool) {
 }
 
 // alone reports whether a begun load has nobody beside it.
-func (q *queue) alone() bool {
+func (q *queue) alone(j *job) bool {
 	q.all.mu.Lock()
 	defer q.all.unlock()
-	return q.all.rules.Alone()
+	return q.all.rules.Alone(q.key(j.id))
 }
 
 // done ends the job's piece.

@@ -94,7 +94,7 @@ func RunWorker(ctx context.Context, cfg *config.WorkerConfig, control Control, l
 		ops.registry.AddGPU(func() metrics.GPU { return gpuFigures(gpu) })
 		device.Device = gpu
 	} else {
-		device.Device = hostdev.Device{Background: background.Run, Last: background.RunLast, Cores: cores}
+		device.Device = hostdev.Device{Background: background.Run, Cores: cores}
 	}
 	server, err := worker.New(worker.Config{
 		Store:         chunks,

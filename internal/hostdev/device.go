@@ -27,9 +27,6 @@ type Device struct {
 	// Background runs work that nobody waits for, at a low priority; nil: like any
 	// other.
 	Background func(work func())
-	// Last runs work of which all goes on without it, at the lowest priority; it may
-	// return without having done so. nil: stores have one lane.
-	Last func(work func())
 	// Cores bounds the cores that a load's batch uses; 0: as many as Go uses.
 	Cores int
 }
@@ -52,9 +49,6 @@ func (d Device) Map(pid int, reg *connector.Register, fds []int) (worker.Mapping
 		background = func(work func()) { work() }
 	}
 	m.start(background)
-	if m.lanes > 1 && d.Last != nil {
-		m.second = newHelper(d.Last)
-	}
 	return m, nil
 }
 

@@ -19,8 +19,7 @@
 //
 // A request waits for a load: its batches are divided among a few cores. Nobody
 // waits for a store: all of an engine's have one thread of low priority, so that
-// the engine's own threads come first, and give way to loads; a second thread, of the
-// lowest, takes part where a core is idle. Memory that the
+// the engine's own threads come first, and gives way to loads. Memory that the
 // engine has touched is entered in our page table ahead of loads, at low priority
 // too: a fault every page takes longer than its copy.
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/mooncake-sidecar/sidecar/internal/copying"
 	"github.com/mooncake-sidecar/sidecar/internal/shm"
@@ -36,7 +37,6 @@ type mapping struct {
 	remote  *process // nil without process_vm regions
 	ahead   *ahead   // nil: there is nothing to make ready
 	lanes   int      // of a load's batch
-	second  *helper  // the second lane of a store's; nil: there is one only
 	batches copying.Queue
 }
 
@@ -62,13 +62,12 @@ func (m *mapping) Copy(ctx context.Context, direction worker.Direction, _ worker
 
 // CopyWhile implements worker.GivingWay.
 func (m *mapping) CopyWhile(ctx context.Context, _ worker.Event, batch []worker.ShardCopy, goOn func(copied int) bool, done func(copied int, err error)) {
-	m.batches.Store(func() { done(m.storeWhile(ctx, batch, goOn)) }, func() { done(0, copying.ErrClosed) })
+	m.batches.Store(func() { done(m.inOrder(ctx, worker.Store, batch, goOn)) }, func() { done(0, copying.ErrClosed) })
 }
 
 // Close implements worker.Mapping.
 func (m *mapping) Close() error {
 	m.batches.Close() // nothing is taken any more
-	m.second.close()
 	m.ahead.end()
 	return m.unmap()
 }
@@ -88,44 +87,29 @@ func (m *mapping) unmap() error {
 	return errors.Join(errs...)
 }
 
-// run copies a batch. A load's is done by several lanes: a request waits for it, and
-// one core does not use what memory can give.
+// run copies a batch. A load's is done by several lanes, which take one shard
+// after the other: a request waits for it, and one core does not use what memory
+// can give.
 func (m *mapping) run(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy) error {
-	always := func(int) bool { return true }
 	if direction == worker.Store || m.lanes < 2 || bytesOf(batch) < minLanesBytes {
-		_, err := m.inOrder(ctx, direction, batch, always)
+		_, err := m.inOrder(ctx, direction, batch, func(int) bool { return true })
 		return err
 	}
 	if err := m.begin(direction); err != nil {
 		return err
 	}
 	defer m.end(direction)
-	d := &divided{m: m, direction: direction, batch: batch, goOn: always}
 	var lanes sync.WaitGroup
+	var next atomic.Int64
+	errs := make([]error, min(m.lanes, len(batch)))
 	// This core runs the goroutine that was started last, when we wait for them all.
 	// Another core takes the others at once; the one that is to run next here, with
 	// us going on, it would take only after a sleep of the runtime's (60 us).
-	for range min(m.lanes, len(batch)) {
-		lanes.Go(func() { d.lane(ctx) })
+	for i := range errs {
+		lanes.Go(func() { errs[i] = m.lane(ctx, direction, batch, &next) })
 	}
 	lanes.Wait()
-	_, err := d.result()
-	return err
-}
-
-// storeWhile copies a store's batch, or what goOn allows of it, by this lane and the
-// second one.
-func (m *mapping) storeWhile(ctx context.Context, batch []worker.ShardCopy, goOn func(copied int) bool) (copied int, err error) {
-	if m.second == nil || len(batch) < 2 || bytesOf(batch) < minLanesBytes {
-		return m.inOrder(ctx, worker.Store, batch, goOn)
-	}
-	if err := m.begin(worker.Store); err != nil {
-		return 0, err
-	}
-	defer m.end(worker.Store)
-	d := &divided{m: m, direction: worker.Store, batch: batch, goOn: goOn}
-	m.second.share(func() { d.lane(ctx) })
-	return d.result()
+	return errors.Join(errs...)
 }
 
 // begin goes before a batch, end behind it.
@@ -177,6 +161,26 @@ func (m *mapping) inOrder(ctx context.Context, direction worker.Direction, batch
 		return nil
 	})
 	return copied, err
+}
+
+// lane copies the shards of a batch that no other lane has taken.
+func (m *mapping) lane(ctx context.Context, direction worker.Direction, batch []worker.ShardCopy, next *atomic.Int64) error {
+	err := guarded(func() error {
+		for {
+			i := next.Add(1) - 1
+			if i >= int64(len(batch)) {
+				return nil
+			}
+			ahead := m.lookaheadOf(direction, batch[i:i+1])
+			if err := m.copyShard(ctx, direction, &batch[i], &ahead); err != nil {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		next.Store(int64(len(batch))) // the others need not go on
+	}
+	return err
 }
 
 // guarded copies: a fault inside a mapping is an error.

@@ -72,7 +72,13 @@ func (q *Queue) LoadsFirst() bool { return q.active > 0 }
 
 // Alone reports whether a begun load has nobody beside it, a store that asks for a
 // piece included, so that its next piece need not be small.
-func (q *Queue) Alone() bool { return q.active <= 1 && q.oldestStore() == nil }
+func (q *Queue) Alone(id ID) bool {
+	others := q.active
+	if q.sessions[id.Session].jobs[id.Job].holds {
+		others--
+	}
+	return others == 0 && q.oldestStore() == nil
+}
 
 func (q *Queue) grant(j *job) ID {
 	s := q.sessions[j.id.Session]

@@ -34,40 +34,23 @@ type Background struct {
 // The thread brings a processor of its own to those that Go shares out
 // (GOMAXPROCS): it keeps the one it is on while the kernel gives the core to
 // others, and goroutines of normal priority would wait for that.
-func (b *Background) Run(work func()) { b.run(BackgroundNice, true, work) }
-
-// RunLast is Run at the lowest priority there is, for work of which all goes on
-// without it: it has what cores are idle. Where the priority can't be lowered it does
-// not run it.
-func (b *Background) RunLast(work func()) { b.run(lowestNice, false, work) }
-
-// run lowers the priority so far, and runs work if that is done or anyway.
-func (b *Background) run(lower int, anyway bool, work func()) {
+func (b *Background) Run(work func()) {
 	b.addProcessors(1)
 	defer b.addProcessors(-1)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		runtime.LockOSThread() // and no unlock: the thread ends with the goroutine
-		err := lowerThread(lower)
-		if err != nil && b.Refused != nil { // a sandbox; a lower priority needs no right
-			b.refused.Do(func() { b.Refused(err) })
+		// The kernel answers 20 minus the nice value, so that no answer is negative.
+		if kernel, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid()); err == nil {
+			err = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), min(20-kernel+BackgroundNice, lowestNice))
+			if err != nil && b.Refused != nil { // a sandbox; a lower priority needs no right
+				b.refused.Do(func() { b.Refused(err) })
+			}
 		}
-		if err == nil || anyway {
-			work()
-		}
+		work()
 	}()
 	<-done
-}
-
-// lowerThread lowers the calling thread's priority.
-func lowerThread(by int) error {
-	kernel, err := unix.Getpriority(unix.PRIO_PROCESS, unix.Gettid())
-	if err != nil {
-		return err
-	}
-	// The kernel answers 20 minus the nice value, so that no answer is negative.
-	return unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), min(20-kernel+by, lowestNice))
 }
 
 func (b *Background) addProcessors(n int) {

@@ -28,8 +28,9 @@ IDLE_WAIT_S = 0.002
 # when it comes from below the node's memory: a cluster needs the cores that the steps between two waits take, and a
 # request that comes meanwhile waits for the wait's end.
 IDLE_GROWS_S, IDLE_GROWS_TO = 8 * IDLE_WAIT_S, 4
-# Of an engine on the CPU every wait is this times the first: the copies need the cores that the steps between two waits
-# take (508 MB came in 38 ms with seven such steps, in 31 with none), and its other steps take longer than that.
+# Of an engine on the CPU it is so many times the first, at once, but for loads from below: the copies need the cores that
+# the steps between two waits take (508 MB came in 38 ms with seven such steps, in 31 with none), and its other steps take
+# longer than that.
 IDLE_ON_CPU = 16
 # The end of a process does not wake who waits for its socket alone.
 _LEAVE_LOOK_S = 0.05
@@ -69,8 +70,8 @@ class WorkerRole:
         rank: this worker's rank in the engine.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
         events: tell when a GPU is through; None for a CPU, which is when the hooks are called.
-        idle_wait_s: how long a step in which nothing runs may wait for a load, at first.
-        on_cpu: the engine computes on the cores that copy.
+        idle_wait_s: how long a step in which nothing runs may wait for a load, at first and on a GPU.
+        on_cpu: the engine computes on the cores that copy; then it is ``IDLE_ON_CPU`` times that.
         wait: waits so long for one of the descriptors.
         count: adds to a named counter.
         note: is told of each job's end.
@@ -267,10 +268,10 @@ class WorkerRole:
 
     def _grown(self, taken_s: float) -> float:
         """How many times the first the next wait is."""
-        if self._on_cpu:
-            return IDLE_ON_CPU
         if any(command.far for command in self._loading.values()):
             return IDLE_GROWS_TO
+        if self._on_cpu:
+            return IDLE_ON_CPU
         return min(max(taken_s / IDLE_GROWS_S, 1), IDLE_GROWS_TO)
 
     def _adopt(self) -> None:

@@ -133,13 +133,26 @@ def test_a_load_from_below_the_memory_has_the_longest_wait_at_once():
 
 
 def test_where_the_cores_copy_the_wait_is_long():
-    """The steps between two waits would take a core from the copies; a step without a load still does not wait."""
+    """The steps between two waits would take a core from the copies; a step without a load still does not wait. What
+    comes from below takes long, and others' lookups wait for the next step."""
     waited = []
     role = impatient_role(waited, lambda: 5.0, on_cpu=True)
-    for step in [StepCommands(idle=True), load(idle=True), StepCommands(idle=True), StepCommands()]:
+    far = StepCommands(loads=[JobCommand(2, "b", b"frame", far=True)], idle=True)
+    for step in [StepCommands(idle=True), load(idle=True), StepCommands(idle=True), StepCommands(), far]:
         role.start_loads(step)
         assert role.poll().received == set()
-    assert waited == pytest.approx([0.032, 0.032])
+    assert waited == pytest.approx([0.032, 0.032, 0.008])
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_cores_copy_for_an_engine_on_the_cpu(device):
+    pytest.importorskip("vllm")
+    from mooncake_sidecar.connector import MooncakeSidecarConnector
+
+    config = SimpleNamespace(device_config=SimpleNamespace(device_type=device))
+    connector = SimpleNamespace(_vllm_config=config, _by_block=True, _stats=SimpleNamespace(add=None), _idle_wait_s=lambda: 0.002)
+    role = MooncakeSidecarConnector._make_worker(connector, lambda: None, 0, None)
+    assert role._grown(0) == (16 if device == "cpu" else 1)
 
 
 @pytest.mark.parametrize("left", [0, 1, 2], ids=["before the wait", "with the process", "after the process"])
