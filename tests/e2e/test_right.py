@@ -80,5 +80,5 @@ def test_only_what_nobody_waits_for_has_a_low_priority(shared):
     for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
             found.add(os.getpriority(os.PRIO_PROCESS, int(thread)))
-    usual = os.getpriority(os.PRIO_PROCESS, pid)
+    usual = min(found)  # not the process's, which is its first thread's: Go may have that one copy
     assert found == {usual, min(usual + 10, 19)}
