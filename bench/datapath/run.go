@@ -90,7 +90,7 @@ func (o *Options) check() error {
 	return nil
 }
 
-// wanted says whether a size has all of only's parts in its name.
+// wanted reports whether a size has all of only's parts in its name.
 func wanted(only string, g geometry) bool {
 	parts := strings.Split(g.String(), "/")
 	return only == "" || !slices.ContainsFunc(strings.Split(only, "/"), func(part string) bool { return !slices.Contains(parts, part) })

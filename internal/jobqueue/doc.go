@@ -39,8 +39,9 @@
 // lowest goes next, and a load that comes anew starts at the clock. So 1,000
 // tokens wait behind a piece of each of the others, not behind the 128,000 of one
 // of them. It does what deficit round robin does, without a quantum to choose: a
-// piece may have any size: a load that is [Queue.Alone] has larger ones. The bound, which a test holds: while a load waits for a
-// piece, each other one is granted at most two of the largest pieces.
+// piece may have any size, and a load that is [Queue.Alone] has larger ones. The
+// bound, which a test holds: while a load waits for a piece, each other one is
+// granted at most two of the largest pieces.
 //
 // Loads of different sessions do not wait for each other: each session has as many
 // pieces as any other, and a copy that does not end holds up one engine's loads.

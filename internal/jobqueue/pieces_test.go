@@ -40,10 +40,15 @@ func (p *player) grantAll() {
 	}
 }
 
+// holds reports whether stores wait for a begun job.
+func (p *player) holds(id ID) bool {
+	return p.kind[id] == Load && !p.aside[id] && p.ticks-p.moved[id] < 2
+}
+
 // active returns how many loads stores wait for.
 func (p *player) active() (n int) {
 	for id, s := range p.state {
-		if p.kind[id] == Load && s != waiting && !p.aside[id] && p.ticks-p.moved[id] < 2 {
+		if s != waiting && p.holds(id) {
 			n++
 		}
 	}
@@ -57,7 +62,7 @@ func (p *player) checkAlone() {
 			continue
 		}
 		others := p.active()
-		if !p.aside[id] && p.ticks-p.moved[id] < 2 {
+		if p.holds(id) {
 			others--
 		}
 		if want := others == 0 && len(p.passed) == 0; p.q.Alone(id) != want {
