@@ -130,8 +130,9 @@ class Settings:
     """The parsed ``kv_connector_extra_config``."""
 
     # In-tree keys.
-    load_async: bool = True
-    """Loads run beside the engine's steps; it can't be switched off."""
+    load_async: bool | None = None
+    """Every load runs beside the engine's steps. Unset: but for one from this node's memory into an engine on the CPU in
+    which nothing else runs; that is part of the step that computes behind it."""
     lookup_async: bool | None = None
     """Never wait for a lookup: ask again in a later step. Unset: only where the store is "mooncake"."""
     enable_lookup: bool = True

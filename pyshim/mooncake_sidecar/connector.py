@@ -25,6 +25,7 @@ from mooncake_sidecar import compat, config, namespace, version
 
 version.check(KVConnectorBase_V1, vllm.__version__)
 
+from vllm.distributed import kv_transfer  # noqa: E402
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults  # noqa: E402
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes  # noqa: E402
 from vllm.v1.metrics.cache_hit_source import CacheHitSource  # noqa: E402
@@ -42,6 +43,7 @@ from mooncake_sidecar.registration import START_BUDGET_S, Memory, Registrant, de
 from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
 from mooncake_sidecar.states import StateRules  # noqa: E402
 from mooncake_sidecar.stats import SidecarStats  # noqa: E402
+from mooncake_sidecar.syncloads import SYNC_LOAD_BYTES  # noqa: E402
 from mooncake_sidecar.wishes import PINS  # noqa: E402
 from mooncake_sidecar.worker import IDLE_WAIT_S, WorkerRole  # noqa: E402
 
@@ -138,6 +140,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             saves=transfer.is_kv_producer,
             saves_decode=settings.save_decode_cache,
             by_block=self._by_block,
+            sync_tokens=self._sync_tokens(),
             states=StateRules.of(self._geometry, self._vllm_config, self._kv_cache_config),
             ttl_s=settings.store_ttl_s,
             pin=PINS[settings.store_pin],
@@ -335,6 +338,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             by_block=self._by_block,
             idle_wait_s=self._idle_wait_s(),
             on_cpu=self._vllm_config.device_config.device_type == "cpu",
+            sync=self._sync_tokens() > 0 and self._by_itself(),
             count=self._stats.add,
             note=Jobs(self._stats),
         )
@@ -344,6 +348,37 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             return 0.0  # other engines compute in lock-step with this one
         # As many steps may lie before the one that a new request comes in.
         return IDLE_WAIT_S / self._vllm_config.max_concurrent_batches
+
+    def _sync_tokens(self) -> int:
+        """The longest load that may be synchronous, 0 for none: what ``SyncLoads`` requires of an engine."""
+        config, cache = self._vllm_config, self._kv_cache_config
+        if (
+            self._settings.load_async
+            or config.device_config.device_type != "cpu"
+            or config.parallel_config.world_size > 1
+            or config.parallel_config.data_parallel_size > 1  # other engines compute in lock-step with this one
+            or config.max_concurrent_batches > 1
+            or config.speculative_config is not None
+            or not self._by_block
+            or self._geometry.fine
+            or cache.needs_kv_cache_zeroing  # behind ``handle_preemptions``
+        ):
+            return 0
+        block_bytes = sum(tensor.size for tensor in cache.kv_cache_tensors) // cache.num_blocks
+        return SYNC_LOAD_BYTES // block_bytes * self._geometry.block_tokens[0]
+
+    def _by_itself(self) -> bool:
+        """No other connector of this engine stores what a step has computed behind a load of ours that failed."""
+        return kv_transfer.has_kv_transfer_group() and kv_transfer.get_kv_transfer_group() is self
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """Called at the beginning of each step: a load that the step waits for runs while its inputs are prepared."""
+        if (
+            self._worker is not None
+            and isinstance(kv_connector_metadata, SidecarMetadata)
+            and kv_connector_metadata.commands.sync is not None
+        ):
+            self._worker.send_loads(kv_connector_metadata.commands)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if (metadata := self._step()) is not None:

@@ -72,6 +72,8 @@ class StepCommands:
     """One, with a part for each request; several when there is very much to say."""
     finished: list[str] = field(default_factory=list)
     preempted: list[str] = field(default_factory=list)
+    sync: int | None = None
+    """The load that the step's forward pass reads: it begins when that one is over, well or not."""
     idle: bool = False
     """Nothing runs in the engine: this step computes nothing, and no step before it is under way."""
 
@@ -90,6 +92,8 @@ class Report:
     """Store job -> its parts that some rank has not saved; ``ALL_PARTS`` stands for every one."""
     renewed: bool = False
     """Some rank has a new session with its daemon, or its store came or went: what was saved may be gone."""
+    sync: bool | None = None
+    """Whether loads may be synchronous now; None: no news."""
 
     def add(self, other: "Report") -> None:
         """Add another rank's report."""
@@ -98,6 +102,8 @@ class Report:
         self.failed |= other.failed
         self.renewed |= other.renewed
         self.ready.update(other.ready)
+        if other.sync is not None:
+            self.sync = other.sync
         for job, parts in other.incomplete.items():
             self.incomplete[job] = self.incomplete.get(job, set()) | parts
 

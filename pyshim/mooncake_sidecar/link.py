@@ -20,7 +20,7 @@ from mooncake_sidecar import messages as msg
 from mooncake_sidecar.board import JobBoard
 from mooncake_sidecar.frames import FrameError, pack
 from mooncake_sidecar.outgoing import Outgoing
-from mooncake_sidecar.session import Session, kill_process, process_ended
+from mooncake_sidecar.session import Session, kill_process, may_kill, process_ended
 
 logger = logging.getLogger("vllm.mooncake_sidecar.link")
 
@@ -157,6 +157,11 @@ class Link:
         )
 
     @property
+    def killable(self) -> bool:
+        """Whether a load can be ended for certain, in a bounded time: this side may kill the daemon and see its end."""
+        return self._ours and self._session.pidfd >= 0 and may_kill(self._session.pidfd)
+
+    @property
     def idle(self) -> bool:
         """No job is unanswered."""
         return not self._jobs
@@ -257,6 +262,11 @@ class Link:
         if not self._jobs:
             return -1
         return self._sock.fileno() if self._sock is not None else self._session.pidfd
+
+    def cancel(self, job: int, now: float) -> None:
+        """Give a job up before its deadline; it ends as any other that was cancelled."""
+        if (entry := self._jobs.get(job)) is not None and not entry.cancelled_at:
+            self._give_up([entry], now)
 
     def flush(self, now: float) -> None:
         """Send what the socket takes."""

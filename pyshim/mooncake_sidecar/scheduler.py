@@ -24,6 +24,7 @@ from mooncake_sidecar.namespace import Geometry
 from mooncake_sidecar.pins import PinLedger
 from mooncake_sidecar.saving import Saver
 from mooncake_sidecar.states import StateRules
+from mooncake_sidecar.syncloads import SyncLoads
 from mooncake_sidecar.tables import Span
 from mooncake_sidecar.tracker import Entry, LoadPlan
 from mooncake_sidecar.wishes import WishReader
@@ -50,6 +51,7 @@ class SchedulerRole:
         saves: bool,
         saves_decode: bool,
         by_block: bool,
+        sync_tokens: int = 0,
         states: StateRules | None = None,
         ttl_s: int = 0,
         pin: int = 0,
@@ -63,6 +65,7 @@ class SchedulerRole:
         saves: save prefills (producer or both).
         saves_decode: save what decoding completes, in any role.
         by_block: failures of loads are reported by block (one KV-cache group in the engine).
+        sync_tokens: the longest load that may be synchronous, see ``SyncLoads``.
         states: which recurrent states to trust, None for all that are offered.
         ttl_s: how long what requests store lives where they do not say, 0 as the namespace says.
         pin: how strongly it is kept where they do not say.
@@ -80,6 +83,7 @@ class SchedulerRole:
         self._by_block = by_block
         self._clock = clock
         self._pins = PinLedger(ranks)
+        self._sync = SyncLoads(sync_tokens)
         self._saver = Saver(geometry, self._pins, self._numbers, prefills=saves, decodes=saves_decode, states=states)
         self._ttl_s = ttl_s
         self._pin = pin
@@ -96,6 +100,7 @@ class SchedulerRole:
     def bind(self, pool: Any) -> None:
         """``bind_gpu_block_pool``."""
         self._pins.bind(pool)
+        self._sync.bind(pool)
 
     def arrived(self, request: Any) -> None:
         """``on_new_request``, for one with kv_transfer_params: what is no object would end the engine in vLLM's own code."""
@@ -104,7 +109,15 @@ class SchedulerRole:
             request.kv_transfer_params = None
 
     def match(self, request: Any, local_tokens: int) -> tuple[int | None, bool]:
-        """``get_num_new_matched_tokens``: tokens that can be loaded beyond ``local_tokens``, and whether to."""
+        """``get_num_new_matched_tokens``: tokens that can be loaded beyond ``local_tokens``, and whether beside the steps."""
+        if self._sync.under_way and local_tokens:
+            return None, False
+        try:
+            return self._match(request, local_tokens)
+        finally:
+            self._sync.asked()
+
+    def _match(self, request: Any, local_tokens: int) -> tuple[int | None, bool]:
         self._keep_up()
         if not self._loads or request.num_tokens < self._align or request.skip_reading_prefix_cache:
             return 0, False
@@ -137,7 +150,9 @@ class SchedulerRole:
             hit.tokens,
             hit.lasting,
         )
-        return external, True
+        far = tiers.is_far(hit.tiers, local_tokens, local_tokens + external)
+        entry.load.sync = not self._running and not far and self._sync.suits(external)
+        return external, not entry.load.sync
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """``update_state_after_alloc``: the load goes ahead, is shorter, or is not ours."""
@@ -157,6 +172,8 @@ class SchedulerRole:
             Span(0, blocks.blocks[group][: -(-plan.token_len // tokens)]).ids
             for group, tokens in zip(self._geometry.store_group_ids, self._block_tokens, strict=True)
         ]
+        if plan.sync:
+            self._sync.begin(request.request_id, blocks.blocks[0][plan.local_tokens // self._block_tokens[0] :])
         self._armed.append(request.request_id)
 
     def hit_sources(self, request: Any, tokens: int) -> dict[Any, int]:
@@ -174,11 +191,15 @@ class SchedulerRole:
         step = StepCommands()
         self._keep_up()
         self._lookup.new_step()
+        self._sync.new_step()
         self._retire(output, step)
         for request_id in self._armed:
             entry = self._entries.get(request_id)
             if entry is not None and entry.load is not None and entry.load.armed:
+                sync = entry.load.sync
                 step.loads.append(self._load(entry))
+                if sync:
+                    step.sync = step.loads[-1].job
         self._armed.clear()
         scheduled = output.num_scheduled_tokens
         step.idle = not scheduled and not self._running
@@ -194,9 +215,17 @@ class SchedulerRole:
             self._pins.new_era()
         for job, ranks in report.stores.items():
             self._pins.acknowledge(job, ranks, report.incomplete.get(job, ()))
+        if report.sync is not None:
+            self._sync.allowed = report.sync
         for request_id in report.failed:
-            if (entry := self._entries.get(request_id)) is not None:
-                entry.failed = True
+            sync = self._sync.failed(request_id)
+            if (entry := self._entries.get(request_id)) is None:
+                continue
+            entry.failed = True
+            if sync and entry.tracker is not None:
+                # vLLM has it compute again from the first block that is missing.
+                entry.brought = (0, 0)
+                self._saver.begin(entry, 0, entry.tracker.prefill_end)
         for rank, is_ready in report.ready.items():
             if is_ready:
                 self._not_ready.pop(rank, None)

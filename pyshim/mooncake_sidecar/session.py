@@ -203,6 +203,16 @@ def process_ended(pidfd: int) -> bool:
     return bool(poller.poll(0))
 
 
+def may_kill(pidfd: int) -> bool:
+    """Whether the kernel lets this process kill the one behind a pidfd, which may have ended."""
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, 0)
+    except OSError:  # another user's, or a sandbox
+        return False
+    return True
+
+
 def kill_process(pidfd: int) -> bool:
     """SIGKILL the process behind a pidfd; one that has ended is no error. False: the kernel does not allow it."""
     try:

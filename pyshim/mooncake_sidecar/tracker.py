@@ -20,6 +20,8 @@ class LoadPlan:
     hit_tokens: int = 0
     lasting: bool = False
     """What was found need not be offered again."""
+    sync: bool = False
+    """It is part of the step that computes behind it."""
     armed: bool = False
     """vLLM has allocated the blocks; the job goes out with this step."""
     tables: list[bytes] = field(default_factory=list)

@@ -32,6 +32,9 @@ IDLE_GROWS_S, IDLE_GROWS_TO = 8 * IDLE_WAIT_S, 4
 # the steps between two waits take (508 MB came in 38 ms with seven such steps, in 31 with none), and its other steps take
 # longer than that.
 IDLE_ON_CPU = 16
+# How long a synchronous load may take before it is cancelled: 512 MiB from memory take a hundredth of it, but others may
+# be on their way. With ``fence_kill_after_s`` the longest time that a daemon which does not answer can hold up an engine.
+SYNC_PATIENCE_S = 2.0
 # The end of a process does not wake who waits for its socket alone.
 _LEAVE_LOOK_S = 0.05
 
@@ -60,6 +63,7 @@ class WorkerRole:
         events: EventRing | Marks | None = None,
         idle_wait_s: float = IDLE_WAIT_S,
         on_cpu: bool = False,
+        sync: bool = False,
         wait: Callable[[Sequence[int], float], bool] = wait_readable,
         count: Callable[[str, float], None] = lambda name, value: None,
         note: Callable[[Outcome], None] = lambda outcome: None,
@@ -72,6 +76,7 @@ class WorkerRole:
         events: tell when a GPU is through; None for a CPU, which is when the hooks are called.
         idle_wait_s: how long a step in which nothing runs may wait for a load, at first and on a GPU.
         on_cpu: the engine computes on the cores that copy; then it is ``IDLE_ON_CPU`` times that.
+        sync: loads may be synchronous where the daemon can be killed.
         wait: waits so long for one of the descriptors.
         count: adds to a named counter.
         note: is told of each job's end.
@@ -83,6 +88,7 @@ class WorkerRole:
         self._held: deque[tuple[Mark, Callable[[], None]]] = deque()
         self._idle_wait_s = idle_wait_s
         self._on_cpu = on_cpu
+        self._sync = sync
         self._last_load = 0.0  # when the last load began
         self._wait = wait
         self._count = count
@@ -95,6 +101,8 @@ class WorkerRole:
         self._bad_blocks: set[int] = set()
         self._owed: StepCommands | None = None
         self._idle = False
+        self._spoilt = False
+        """The step computes behind a synchronous load that failed."""
         self._report = Report()
         self._ready: bool | None = None
         self._renewed = False
@@ -105,13 +113,20 @@ class WorkerRole:
         return self._link is not None and self._link.healthy and self._link.store_ready
 
     def start_loads(self, step: StepCommands) -> None:
-        """``start_load_kv``."""
+        """``start_load_kv``: the step's loads are under way, and a synchronous one is over."""
+        if step is not self._owed:
+            self.send_loads(step)
+        if step.sync is not None:
+            self._finish(step.sync)
+
+    def send_loads(self, step: StepCommands) -> None:
+        """Send a step's loads. REQUIRES: the steps before have computed, on this side of the GPU."""
         self._adopt()
         self._idle = step.idle and self._idle_wait_s > 0
         if self._owed is not None:
             # The last step's hook was left out: its bytes are final by now.
             self.start_stores(self._owed)
-        self._owed = step
+        self._owed, self._spoilt = step, False
         for command in step.loads:
             self._loading[command.job] = command
             self._last_load = self._clock()
@@ -122,7 +137,8 @@ class WorkerRole:
             # Before the step's jobs: an id may be used again.
             self._link.notify(msg.Finished(list(map(wire_id, step.finished)), list(map(wire_id, step.preempted))))
         for command in step.loads:
-            if not self._submit(command, msg.KIND_LOAD):
+            for_ever = command.job == step.sync and self._link is not None and not self._link.killable
+            if for_ever or not self._submit(command, msg.KIND_LOAD):
                 self._count("loads_refused", 1)
                 self._load_ended(command.job, msg.STATUS_DROPPED, b"")
         if step.loads and self._link is not None:
@@ -136,7 +152,7 @@ class WorkerRole:
 
     def _send_stores(self, step: StepCommands) -> None:
         for command in step.stores:
-            if not self._submit(command, msg.KIND_STORE):
+            if self._spoilt or not self._submit(command, msg.KIND_STORE):
                 self._count("stores_refused", 1)
                 self._store_ended(command.job, {ALL_PARTS})
 
@@ -182,6 +198,8 @@ class WorkerRole:
         report.renewed = self._renewed or ready != self._ready
         if report.renewed or report.failed:
             report.ready[self._rank] = ready
+            if self._sync:
+                report.sync = ready and self._link.killable
         elif not report.stores:
             return None
         self._ready, self._renewed = ready, False
@@ -266,6 +284,22 @@ class WorkerRole:
             for link in links:
                 self._collect(link.pump(self._clock()))
 
+    def _finish(self, job: int) -> None:
+        """Wait for the end of a synchronous load: the step computes next, into its blocks as well if it failed.
+
+        So it is no end that the daemon is late. It is given up then, and killed if it says nothing.
+        """
+        patience = self._clock() + SYNC_PATIENCE_S
+        while job in self._loading:
+            now = self._clock()
+            # One before can't have it: the job is of this step.
+            assert self._link is not None, "a load that was not sent has ended"
+            if now >= patience:
+                self._link.cancel(job, now)
+            self._collect(self._link.pump(now))
+            if job in self._loading:
+                self._wait([self._link.descriptor()], _LEAVE_LOOK_S)
+
     def _grown(self, taken_s: float) -> float:
         """How many times the first the next wait is."""
         if any(command.far for command in self._loading.values()):
@@ -313,9 +347,12 @@ class WorkerRole:
 
     def _load_ended(self, job: int, status: str, failed: bytes) -> None:
         command = self._loading.pop(job)
-        self._found.received.add(command.request)
+        sync = self._owed is not None and self._owed.sync == job
+        if not sync:  # vLLM does not wait for it
+            self._found.received.add(command.request)
         if status == msg.STATUS_OK and not failed:
             return
+        self._spoilt |= sync
         self._report.failed.add(command.request)
         if not self._by_block:
             self._found.failed.add(command.request)

@@ -146,7 +146,7 @@ class Engine:
         self.scheduler.add_request(request)
         return request
 
-    def step(self, received=(), bad=(), acknowledge=True, ready=None, renewed=False, failed=(), incomplete=(), accepted=None):
+    def step(self, received=(), bad=(), acknowledge=True, ready=None, renewed=False, failed=(), incomplete=(), accepted=None, sync=None):
         """One step. All stores sent so far are acknowledged, unless told otherwise; ``accepted`` drafts by request."""
         output = self.scheduler.schedule()
         self.output = output
@@ -157,7 +157,7 @@ class Engine:
         if acknowledge:
             done = dict.fromkeys(self.running_stores, 1)
             self.running_stores = []
-        report = SidecarWorkerMetadata(done, set(failed), ready or {}, dict(incomplete), renewed)
+        report = SidecarWorkerMetadata(done, set(failed), ready or {}, dict(incomplete), renewed, sync)
         names = list(output.num_scheduled_tokens)
         sampled = []
         for name in names:

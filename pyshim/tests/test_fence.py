@@ -40,7 +40,7 @@ class Request:
 class Rank:
     """A worker role with KV memory of its own and a clock that the test moves."""
 
-    def __init__(self, runtime_dir, by_block=True, **settings):
+    def __init__(self, runtime_dir, by_block=True, sync=False, **settings):
         self.fd = sealed_memfd("kv", PAGE * BLOCKS)
         self.kv = mmap.mmap(self.fd, PAGE * BLOCKS)
         values = config.parse({"runtime_dir": runtime_dir, "autostart": False, **settings})
@@ -62,6 +62,7 @@ class Rank:
             self.maintainer.take,
             rank=0,
             by_block=by_block,
+            sync=sync,
             count=self.stats.add,
             note=Jobs(self.stats),
             clock=lambda: time.monotonic() + self.offset,
@@ -90,11 +91,21 @@ class Rank:
         self.step(StepCommands(stores=[store_job(self.jobs, request, tokens, blocks)]))
         return self.jobs
 
-    def load(self, request, blocks, local=0):
+    def load(self, request, blocks, local=0, **step):
+        command = self.load_command(request, blocks, local)
+        self.step(StepCommands(loads=[command], **step))
+        return command.job
+
+    def load_command(self, request, blocks, local=0):
         self.jobs += 1
         frame = load_frame(self.jobs, 1, request, len(blocks) * TOKENS, local * TOKENS, [block_bytes(blocks)], [], TOKENS)
-        self.step(StepCommands(loads=[JobCommand(self.jobs, request.request_id, frame, block_bytes(blocks[local:]))]))
-        return self.jobs
+        return JobCommand(self.jobs, request.request_id, frame, block_bytes(blocks[local:]))
+
+    def load_in_step(self, request, blocks, stores=()):
+        """A step that computes behind its load; returns the load's job."""
+        command = self.load_command(request, blocks)
+        self.step(StepCommands(loads=[command], stores=list(stores), sync=command.job))
+        return command.job
 
     def step(self, commands=None):
         """One engine step in the order of the hooks."""

@@ -150,7 +150,13 @@ def test_the_cores_copy_for_an_engine_on_the_cpu(device):
     from mooncake_sidecar.connector import MooncakeSidecarConnector
 
     config = SimpleNamespace(device_config=SimpleNamespace(device_type=device))
-    connector = SimpleNamespace(_vllm_config=config, _by_block=True, _stats=SimpleNamespace(add=None), _idle_wait_s=lambda: 0.002)
+    connector = SimpleNamespace(
+        _vllm_config=config,
+        _by_block=True,
+        _stats=SimpleNamespace(add=None),
+        _idle_wait_s=lambda: 0.002,
+        _sync_tokens=lambda: 0,
+    )
     role = MooncakeSidecarConnector._make_worker(connector, lambda: None, 0, None)
     assert role._grown(0) == (16 if device == "cpu" else 1)
 
