@@ -176,7 +176,8 @@ class Settings:
     lookup_timeout_ms: int = 50
     """How long a synchronous lookup may hold up the scheduler."""
     load_timeout_s: float = 10.0
-    """After this a load is cancelled; its request is recomputed once the daemon has acknowledged."""
+    """After this a load is cancelled; its request is recomputed once the daemon has acknowledged. One that a step waits for
+    (load_async) is cancelled after two seconds."""
     store_timeout_s: float = 30.0
     """After this a store job is cancelled."""
     fence_kill_after_s: float = 2.0
@@ -285,8 +286,8 @@ def parse(extra: Mapping[str, Any] | None) -> Settings:
     values = {key: parser(extra[key], key) for key, parser in _PARSERS.items() if key in extra}
     if values.get("load_async") is False:
         raise ValueError(
-            "load_async is false, but this connector only loads asynchronously: "
-            "a load in the middle of a step would hold up every request. Leave the key out."
+            "load_async is false, but a load in the middle of a step holds up every request that runs; the connector makes "
+            "one there by itself where nothing does. Leave the key out."
         )
     if values.get("log_level", "info") not in _LEVELS:
         raise ValueError(f"log_level is {extra['log_level']!r}; write one of {', '.join(_LEVELS)}")

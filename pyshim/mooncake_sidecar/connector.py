@@ -40,6 +40,7 @@ from mooncake_sidecar.presence import Presence  # noqa: E402
 from mooncake_sidecar.prom import SidecarPromMetrics  # noqa: E402
 from mooncake_sidecar.registrar import Registrar  # noqa: E402
 from mooncake_sidecar.registration import START_BUDGET_S, Memory, Registrant, describe  # noqa: E402
+from mooncake_sidecar.saving import WHOLE  # noqa: E402
 from mooncake_sidecar.scheduler import SchedulerRole  # noqa: E402
 from mooncake_sidecar.states import StateRules  # noqa: E402
 from mooncake_sidecar.stats import SidecarStats  # noqa: E402
@@ -84,7 +85,9 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
         )
         self._engine_id = transfer.engine_id
         self._epoch = time.time_ns()
-        self._by_block = len(kv_cache_config.kv_cache_groups) == 1
+        # vLLM has what is behind a missing block computed, and with it what a window there should see: of a group whose hits
+        # are windows those are no blocks of the request any more. Such a request is computed from its beginning.
+        self._by_block = len(kv_cache_config.kv_cache_groups) == 1 and self._geometry.spec.groups[0].kind in WHOLE
         self._stats = SidecarStats()
         self._scheduler: SchedulerRole | None = None
         self._worker: WorkerRole | None = None
@@ -358,6 +361,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             or config.parallel_config.world_size > 1
             or config.parallel_config.data_parallel_size > 1  # other engines compute in lock-step with this one
             or config.max_concurrent_batches > 1
+            or config.use_v2_model_runner
             or config.speculative_config is not None
             or not self._by_block
             or self._geometry.fine
@@ -385,7 +389,7 @@ class MooncakeSidecarConnector(KVConnectorBase_V1, SupportsHMA):
             self._worker.start_loads(metadata.commands)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        return  # loads end between steps
+        return  # a load that the step reads is over, others end between steps
 
     def save_kv_layer(self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any) -> None:
         return  # whole steps are saved

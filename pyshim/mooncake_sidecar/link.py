@@ -158,7 +158,8 @@ class Link:
 
     @property
     def killable(self) -> bool:
-        """Whether a load can be ended for certain, in a bounded time: this side may kill the daemon and see its end."""
+        """Whether this side may kill the daemon and see its end. The kernel may put that off: a thread in uninterruptible
+        sleep, a frozen control group."""
         return self._ours and self._session.pidfd >= 0 and may_kill(self._session.pidfd)
 
     @property

@@ -22,7 +22,7 @@ from mooncake_sidecar.wishes import MAX_TOKENS
 logger = logging.getLogger("vllm.mooncake_sidecar.saving")
 
 # Kinds of groups of which a hit is every chunk of its prefix.
-_WHOLE = frozenset(("full_attention", "mla_attention"))
+WHOLE = frozenset(("full_attention", "mla_attention"))
 
 
 class Saver:
@@ -53,7 +53,7 @@ class Saver:
             (engine, 0 if store in geometry.mamba_groups else tokens)
             for store, (engine, tokens) in enumerate(zip(geometry.store_group_ids, geometry.block_tokens, strict=True))
         ]
-        self._whole = all(group.kind in _WHOLE for group in geometry.spec.groups)
+        self._whole = all(group.kind in WHOLE for group in geometry.spec.groups)
         self._no_tables = [(0, b"")] * len(self._groups)
         self._planner = TailPlanner.of(geometry)
         self._store_group = {engine: store for store, engine in enumerate(geometry.store_group_ids)}

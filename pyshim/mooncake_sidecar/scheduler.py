@@ -64,7 +64,7 @@ class SchedulerRole:
         loads: look up and load.
         saves: save prefills (producer or both).
         saves_decode: save what decoding completes, in any role.
-        by_block: failures of loads are reported by block (one KV-cache group in the engine).
+        by_block: failures of loads are reported by block (one KV-cache group in the engine, of which a hit is every block).
         sync_tokens: the longest load that may be synchronous, see ``SyncLoads``.
         states: which recurrent states to trust, None for all that are offered.
         ttl_s: how long what requests store lives where they do not say, 0 as the namespace says.
@@ -151,11 +151,13 @@ class SchedulerRole:
             hit.lasting,
         )
         far = tiers.is_far(hit.tiers, local_tokens, local_tokens + external)
-        entry.load.sync = not self._running and not far and self._sync.suits(external)
+        alone = not self._running and local_tokens + external < request.num_tokens
+        entry.load.sync = alone and not far and self._sync.suits(external)
         return external, not entry.load.sync
 
     def allocated(self, request: Any, blocks: Any, external_tokens: int) -> None:
         """``update_state_after_alloc``: the load goes ahead, is shorter, or is not ours."""
+        self._sync.asked()  # vLLM did not ask about one whose load is over, and which runs in this step
         entry = self._entry(request)
         plan = entry.load
         if plan is None:
@@ -224,7 +226,7 @@ class SchedulerRole:
             entry.failed = True
             if sync and entry.tracker is not None:
                 # vLLM has it compute again from the first block that is missing.
-                entry.brought = (0, 0)
+                entry.failed, entry.brought = False, (0, 0)
                 self._saver.begin(entry, 0, entry.tracker.prefill_end)
         for rank, is_ready in report.ready.items():
             if is_ready:

@@ -21,9 +21,10 @@ class SyncLoads:
     def __init__(self, most_tokens: int) -> None:
         """Args:
         most_tokens: the longest load that may be synchronous, 0 for none.
-            REQUIRES: 0 for several ranks (what one could not load the others have computed with and stored), for several
-            KV-cache groups (vLLM has no way to say that a synchronous load failed), and for an engine that prepares a
-            step before the last one's results are in.
+            REQUIRES: 0 for several ranks (what one could not load the others have computed with and stored), where failures
+            are not reported by block (vLLM has no other way for a synchronous load), for an engine that prepares a step
+            before the last one's results are in, and for vLLM's second model runner, which does not go back to where a
+            failed load is computed from (``gpu/model_runner.py``, ``update_requests``, 0.32.0).
         """
         self._most_tokens = most_tokens
         self.allowed = False

@@ -1,9 +1,9 @@
 """The worker role: passes jobs to mooncake-worker and reports what became of them.
 
 The hooks run on vLLM's worker thread: they send what the socket takes, read what
-it holds, and enforce deadlines. They wait in one case only, and briefly: a load
-is under way and nothing runs in the engine, which sees the load's end a step
-sooner this way. Sessions are made and remade by a background thread
+it holds, and enforce deadlines. They wait in two cases only, where nothing runs
+in the engine: briefly, for a load, whose end the engine sees a step sooner this way;
+and for the end of a synchronous one, see ``syncloads``. Sessions are made and remade by a background thread
 (``maintainer``).
 """
 
@@ -33,8 +33,10 @@ IDLE_GROWS_S, IDLE_GROWS_TO = 8 * IDLE_WAIT_S, 4
 # longer than that.
 IDLE_ON_CPU = 16
 # How long a synchronous load may take before it is cancelled: 512 MiB from memory take a hundredth of it, but others may
-# be on their way. With ``fence_kill_after_s`` the longest time that a daemon which does not answer can hold up an engine.
+# be on their way. With ``fence_kill_after_s`` the time for which a daemon that does not answer can hold up an engine, but
+# for one that the kernel can't end: it is waited for, as somebody else's is.
 SYNC_PATIENCE_S = 2.0
+_NO_END_S = 10.0
 # The end of a process does not wake who waits for its socket alone.
 _LEAVE_LOOK_S = 0.05
 
@@ -72,7 +74,7 @@ class WorkerRole:
         """Args:
         take_link: a newly registered link, once, or None.
         rank: this worker's rank in the engine.
-        by_block: failures of loads are reported by block (one KV-cache group in the engine).
+        by_block: failures of loads are reported by block (one KV-cache group in the engine, of which a hit is every block).
         events: tell when a GPU is through; None for a CPU, which is when the hooks are called.
         idle_wait_s: how long a step in which nothing runs may wait for a load, at first and on a GPU.
         on_cpu: the engine computes on the cores that copy; then it is ``IDLE_ON_CPU`` times that.
@@ -89,6 +91,8 @@ class WorkerRole:
         self._idle_wait_s = idle_wait_s
         self._on_cpu = on_cpu
         self._sync = sync
+        self._late = False
+        """The daemon has not ended a synchronous load in time."""
         self._last_load = 0.0  # when the last load began
         self._wait = wait
         self._count = count
@@ -199,7 +203,7 @@ class WorkerRole:
         if report.renewed or report.failed:
             report.ready[self._rank] = ready
             if self._sync:
-                report.sync = ready and self._link.killable
+                report.sync = ready and self._link.killable and not self._late
         elif not report.stores:
             return None
         self._ready, self._renewed = ready, False
@@ -210,7 +214,7 @@ class WorkerRole:
         """Take a session; the one before is drained."""
         if self._link is not None:
             self._old.append(self._link)
-        self._link, self._renewed = link, True
+        self._link, self._renewed, self._late = link, True, False
 
     def leave(self, seconds: float) -> bool:
         """End the sessions before the KV memory goes; whether no daemon has it mapped any more.
@@ -290,12 +294,26 @@ class WorkerRole:
         So it is no end that the daemon is late. It is given up then, and killed if it says nothing.
         """
         patience = self._clock() + SYNC_PATIENCE_S
-        while job in self._loading:
+        complain = patience + _NO_END_S
+        while (command := self._loading.get(job)) is not None:
             now = self._clock()
             # One before can't have it: the job is of this step.
             assert self._link is not None, "a load that was not sent has ended"
             if now >= patience:
+                if not self._late:
+                    self._late = True
+                    logger.warning(
+                        "mooncake-worker did not load request %s in %.0f s: cancelled; until there is a new one no step waits for it",
+                        command.request,
+                        SYNC_PATIENCE_S,
+                    )
                 self._link.cancel(job, now)
+            if now >= complain:
+                complain = float("inf")
+                logger.error(
+                    "mooncake-worker neither answers nor ends: the engine stands still until it does. "
+                    "Is the process frozen, or in uninterruptible sleep? (With load_async: true no step waits for it.)"
+                )
             self._collect(self._link.pump(now))
             if job in self._loading:
                 self._wait([self._link.descriptor()], _LEAVE_LOOK_S)

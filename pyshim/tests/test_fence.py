@@ -91,9 +91,9 @@ class Rank:
         self.step(StepCommands(stores=[store_job(self.jobs, request, tokens, blocks)]))
         return self.jobs
 
-    def load(self, request, blocks, local=0, **step):
+    def load(self, request, blocks, local=0):
         command = self.load_command(request, blocks, local)
-        self.step(StepCommands(loads=[command], **step))
+        self.step(StepCommands(loads=[command]))
         return command.job
 
     def load_command(self, request, blocks, local=0):

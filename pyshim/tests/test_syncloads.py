@@ -17,6 +17,7 @@ from mooncake_sidecar import messages as msg  # noqa: E402
 from mooncake_sidecar.connector import MooncakeSidecarConnector  # noqa: E402
 from mooncake_sidecar.jobs import ALL_PARTS, JobCommand, StepCommands, block_ids  # noqa: E402
 from mooncake_sidecar.link import Outcome  # noqa: E402
+from mooncake_sidecar.metadata import SidecarMetadata  # noqa: E402
 from mooncake_sidecar.syncloads import SYNC_LOAD_BYTES  # noqa: E402
 from mooncake_sidecar.worker import SYNC_PATIENCE_S, WorkerRole  # noqa: E402
 
@@ -76,6 +77,14 @@ def something_begins(engine):
     engine.add("before", 40)
 
 
+def one_loaded_before_begins(engine):
+    engine.connector._scheduler._sync.allowed = False
+    add(engine, "before", seed=1)
+    engine.step()
+    engine.connector._scheduler._sync.allowed = True
+    engine.step(received={"before"})
+
+
 def from_below(engine):
     engine.lookup.tiers = ((1, 64), (2, 32))
 
@@ -85,7 +94,16 @@ def too_long(engine):
 
 
 @pytest.mark.parametrize(
-    "why", [nothing_said, worker_not_ready_for_it, something_runs, something_begins, from_below, too_long]
+    "why",
+    [
+        nothing_said,
+        worker_not_ready_for_it,
+        something_runs,
+        something_begins,
+        one_loaded_before_begins,
+        from_below,
+        too_long,
+    ],
 )
 def test_others_run_beside_the_steps(engine, why):
     why(engine)
@@ -238,7 +256,16 @@ def test_a_request_that_comes_back_after_a_preemption(engine):
 
 
 def connector(
-    load_async=None, device="cpu", world=1, dp=1, batches=1, drafts=None, by_block=True, fine=False, zeroing=False
+    load_async=None,
+    device="cpu",
+    world=1,
+    dp=1,
+    batches=1,
+    drafts=None,
+    by_block=True,
+    fine=False,
+    zeroing=False,
+    second=False,
 ):
     made = MooncakeSidecarConnector.__new__(MooncakeSidecarConnector)
     made._settings = SimpleNamespace(load_async=load_async)
@@ -251,6 +278,7 @@ def connector(
         device_config=SimpleNamespace(device_type=device),
         parallel_config=SimpleNamespace(world_size=world, data_parallel_size=dp),
         max_concurrent_batches=batches,
+        use_v2_model_runner=second,
         speculative_config=drafts,
     )
     return made
@@ -271,12 +299,39 @@ def test_a_load_is_bounded_in_bytes():
         {"drafts": object()},
         {"by_block": False},
         {"fine": True},
+        {"second": True},
         {"zeroing": True},
     ],
     ids=str,
 )
 def test_other_engines_load_beside_their_steps(changed):
     assert connector(**changed)._sync_tokens() == 0
+
+
+@pytest.fixture
+def agent(monkeypatch):
+    """Sets the connector that vLLM's worker calls."""
+    from vllm.distributed.kv_transfer import kv_transfer_state
+
+    return lambda of: monkeypatch.setattr(kv_transfer_state, "_KV_CONNECTOR_AGENT", of)
+
+
+@pytest.mark.parametrize("by_itself", [True, False, None], ids=["by itself", "one of several", "not yet"])
+def test_beside_another_connector_loads_run_beside_the_steps(agent, by_itself):
+    made = connector()
+    made._stats = SimpleNamespace(add=None)
+    agent({True: made, False: object(), None: None}[by_itself])
+    assert made._make_worker(lambda: None, 0, None)._sync == (by_itself is True)
+
+
+@pytest.mark.parametrize("sync", [1, None])
+def test_a_step_is_told_of_its_load_before_its_inputs_are_prepared(sync):
+    called = []
+    made = connector()
+    made._worker = SimpleNamespace(send_loads=lambda commands: called.append(commands))
+    commands = StepCommands(sync=sync)
+    made.handle_preemptions(SidecarMetadata(commands))
+    assert called == ([commands] if sync else [])
 
 
 # ---- the worker's side ----
@@ -411,6 +466,7 @@ def test_a_daemon_that_is_late_gives_it_up(start_daemon, make_rank, impatient):
     assert rank.bad == {7, 8, 9} and rank.content(7) == {0} and not rank.received
     assert rank.stores[100] == 1 and rank.incomplete == {100: {ALL_PARTS}}
     assert daemon.process.poll() is None and rank.role.ready
+    assert rank.reports[-1].sync is False, "the next step would wait as long"
 
 
 def test_a_daemon_that_does_not_answer_is_killed_before_the_step_computes(start_daemon, make_rank, impatient):

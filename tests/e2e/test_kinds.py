@@ -228,6 +228,7 @@ def test_in_tree_hits_and_outputs(kind, cell, checkpoint, cut, directory):
 def narrow(kind, checkpoint):
     slow = {"MOONCAKE_SIDECAR_FAULTS": "copy_delay=100ms"}
     deadlines = {"lookup_timeout_ms": 1000, "load_timeout_s": 2, "store_timeout_s": 2, "fence_kill_after_s": 1}
+    deadlines["load_async"] = True  # else a load into an engine at rest is over before its metrics show it
     options = {"blocks": kind.narrow_blocks, "arguments": SMALL_CHUNKS}
     name = f"narrow-{kind.name}"
     with Cell(checkpoint, name, environment=slow, binaries="build/faults", extra=deadlines, **options) as made:

@@ -13,7 +13,7 @@ from harness.byhand import ByHand
 from harness.cell import Cell, whole
 from harness.daemons import LOOKUPD, WORKER
 from harness.engine import REPOSITORY
-from harness.storm import Storm, store_in_flight, wait_load_in_flight
+from harness.storm import Storm, step_load_in_flight, store_in_flight, wait_load_in_flight
 
 FAULTS = "build/faults"
 # One batch of copies is at most 16 blocks here, so that a load of 3,000 tokens takes about half a second.
@@ -32,8 +32,15 @@ def supervised(model):
 
 @pytest.fixture(scope="module")
 def autostarted(model):
-    """Daemons that the shim started: it may kill and replace them."""
-    with Cell(model, "auto", environment=SLOW, binaries=FAULTS, extra=DEADLINES, **SMALL) as cell:
+    """Daemons that the shim started: it may kill and replace them. Loads run beside the engine's steps."""
+    with Cell(model, "auto", environment=SLOW, binaries=FAULTS, extra=DEADLINES | {"load_async": True}, **SMALL) as cell:
+        yield cell.start()
+
+
+@pytest.fixture(scope="module")
+def in_step(model):
+    """Of such daemons a load into an engine at rest is part of its step."""
+    with Cell(model, "step", environment=SLOW, binaries=FAULTS, extra=DEADLINES, **SMALL) as cell:
         yield cell.start()
 
 
@@ -54,6 +61,8 @@ def strike(cell, storm, cut, daemon, phase, fault):
     if phase == "load":
         storm.send([main], 16)
         wait_load_in_flight(cell, lambda: storm.send([main], 16))
+    elif phase == "step":
+        step_load_in_flight(cell, lambda: storm.send([main], 16))
     else:
         store_in_flight(cell, main)
         storm.send([main], 16)
@@ -98,6 +107,16 @@ def test_autostarted(autostarted, cut, reference, noise, daemon, fault):
         assert storm.check() >= 6
     autostarted.settle()
     autostarted.wait_serving(cut)
+
+
+@pytest.mark.parametrize("daemon", [LOOKUPD, WORKER])
+@pytest.mark.parametrize("fault", ["stop", "kill"])
+def test_in_a_step(in_step, cut, reference, noise, daemon, fault):
+    with Storm(in_step, reference, noise) as storm:
+        strike(in_step, storm, cut, daemon, "step", kill if fault == "kill" else stay_stopped(4))
+        assert storm.check() >= 6
+    in_step.settle()
+    in_step.wait_serving(cut)
 
 
 def test_a_killed_lookupd_keeps_the_cache(autostarted, cut, reference, noise):

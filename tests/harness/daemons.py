@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
 import signal
 import socket
 import struct
+import subprocess
 import tempfile
 import time
 
 from .client import PATIENCE_S
+from .engine import REPOSITORY
 
 LOOKUPD = "mooncake-lookupd"
 WORKER = "mooncake-worker"
@@ -55,6 +58,11 @@ class Daemons:
         os.kill(pid, signal.SIGKILL)
         wait_gone(pid)
         return pid
+
+    def status(self, name: str) -> dict:
+        """What the running daemon says of itself."""
+        command = [str(REPOSITORY / "bin" / name), "--runtime-dir", str(self.runtime_dir), "status", "--json"]
+        return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S).stdout)
 
     @contextlib.contextmanager
     def stopped(self, name: str):

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from .cell import Cell
 from .client import PATIENCE_S, Completion
 from .compare import Noise, assert_right
+from .daemons import LOOKUPD
 
 
 class Storm:
@@ -67,6 +68,23 @@ def wait_load_in_flight(cell: Cell, again: Callable[[], object]) -> None:
         again()
 
     _see(cell, lambda m: m.running == 0 and m.waiting > 0 and m.kv_usage > 0, "a load in flight", once_more)
+
+
+def step_load_in_flight(cell: Cell, send: Callable[[], object]) -> None:
+    """Sends a request that is stored, and returns while its load is part of a step: the store has readers, and the engine says nothing.
+
+    In between the engine's metrics stand still; lookupd knows who holds references.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        cell.settle()
+        cell.forget()
+        send()
+        over = time.monotonic() + _OVER_S
+        while time.monotonic() < over:
+            if cell.daemons.status(LOOKUPD)["store"]["open_reads"]:
+                return
+    raise AssertionError("never saw a load in a step")
 
 
 def store_in_flight(cell: Cell, prompt) -> None:

@@ -3,7 +3,7 @@
 A pytest plugin for tests in upstream's ``tests/v1/kv_connector/unit``. The
 scheduler's hooks are those of our real connector, in the scheduler role, without
 daemons: what a lookup finds is what the test tells the mock to answer. Loads of
-ours are never synchronous; a test that answers so is skipped, with that reason.
+without daemons ours are never synchronous; a test that answers so is skipped, with that reason.
 """
 
 import tempfile
@@ -116,7 +116,7 @@ class Match(Mock):
         wanted = super().__call__(request, local_tokens)
         tokens, asynchronous = wanted
         if tokens and not asynchronous:
-            pytest.skip("the test loads synchronously; loads of our connector are never synchronous")
+            pytest.skip("the test loads synchronously; without daemons those of our connector are never synchronous")
         self.lookup.hits[request.request_id] = local_tokens + tokens if tokens else 0
         answer = self.real.get_num_new_matched_tokens(request, local_tokens)
         # After a failed load ours finds nothing; what else it finds is what is stored.

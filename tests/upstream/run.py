@@ -30,7 +30,7 @@ class File:
     plugin: str
     passed: int
     skipped: int = 0
-    """Cases that load synchronously, which ours never does, or that want a GPU."""
+    """Cases that load synchronously, which ours does not without daemons, or that want a GPU."""
     left_out: dict[str, str] = field(default_factory=dict)
     """Case -> why it is not run."""
 
