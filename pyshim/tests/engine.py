@@ -173,6 +173,7 @@ class Engine:
             pooler_output=[],
             kv_connector_output=KVConnectorOutput(
                 finished_recving=set(received) or None,
+                failed_recving=set() if self.connector._by_block else set(failed),
                 invalid_block_ids=set(bad),
                 kv_connector_worker_meta=report,
             ),

@@ -117,6 +117,24 @@ def two_groups():
     return kv
 
 
+def test_of_a_window_alone_a_request_is_computed_from_its_beginning(make_engine):
+    """Behind a missing block it would be computed with a window that is not there: blocks below a hit's window are no
+    blocks of the request."""
+    kv = kv_config(200)
+    (group,) = kv.kv_cache_groups
+    spec = group.kv_cache_spec
+    window = SlidingWindowSpec(
+        block_size=BLOCK, num_kv_heads=1, head_size=16, dtype=spec.dtype, sliding_window=2 * BLOCK
+    )
+    kv.kv_cache_groups = [KVCacheGroupSpec(group.layer_names, window)]
+    engine = make_engine(budget=256, kv=kv)
+    begin(engine)
+    assert not engine.running_loads["a"].suspects
+    engine.step(received={"a"}, failed={"a"})
+    engine.step()
+    assert engine.output.num_scheduled_tokens["a"] == 100
+
+
 @pytest.mark.parametrize("windows", [False, True])
 def test_beside_what_the_engine_has_a_window_is_offered(make_engine, windows):
     """A hit is the last window's chunks: of those before it the engine may have some that the store has not."""
