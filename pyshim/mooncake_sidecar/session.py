@@ -205,19 +205,18 @@ def process_ended(pidfd: int) -> bool:
 
 def may_kill(pidfd: int) -> bool:
     """Whether the kernel lets this process kill the one behind a pidfd, which may have ended."""
-    try:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, 0)
-    except OSError:  # another user's, or a sandbox
-        return False
-    return True
+    return _signal(pidfd, 0)
 
 
 def kill_process(pidfd: int) -> bool:
     """SIGKILL the process behind a pidfd; one that has ended is no error. False: the kernel does not allow it."""
+    return _signal(pidfd, signal.SIGKILL)
+
+
+def _signal(pidfd: int, number: int) -> bool:
     try:
         with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            signal.pidfd_send_signal(pidfd, number)
     except OSError:  # another user's, or a sandbox
         return False
     return True

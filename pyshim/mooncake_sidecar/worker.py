@@ -3,8 +3,8 @@
 The hooks run on vLLM's worker thread: they send what the socket takes, read what
 it holds, and enforce deadlines. They wait in two cases only, where nothing runs
 in the engine: briefly, for a load, whose end the engine sees a step sooner this way;
-and for the end of a synchronous one, see ``syncloads``. Sessions are made and remade by a background thread
-(``maintainer``).
+and for the end of a synchronous one, see ``syncloads``. Sessions are made and
+remade by a background thread (``maintainer``).
 """
 
 import logging

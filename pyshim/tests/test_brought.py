@@ -103,13 +103,17 @@ def test_a_run_that_is_computed_after_a_preemption_is_offered(make_engine):
     assert part.token_len == 96 and named(part) == list(range(6))
 
 
+def window_of(spec):
+    return SlidingWindowSpec(
+        block_size=BLOCK, num_kv_heads=1, head_size=16, dtype=spec.dtype, sliding_window=2 * BLOCK
+    )
+
+
 def two_groups():
     kv = kv_config(200)
     full = kv.kv_cache_groups[0]
     spec = full.kv_cache_spec
-    window = SlidingWindowSpec(
-        block_size=BLOCK, num_kv_heads=1, head_size=16, dtype=spec.dtype, sliding_window=2 * BLOCK
-    )
+    window = window_of(spec)
     kv.kv_cache_groups = [
         KVCacheGroupSpec(full.layer_names[:1], spec),
         KVCacheGroupSpec(full.layer_names[1:], window),
@@ -122,11 +126,7 @@ def test_of_a_window_alone_a_request_is_computed_from_its_beginning(make_engine)
     blocks of the request."""
     kv = kv_config(200)
     (group,) = kv.kv_cache_groups
-    spec = group.kv_cache_spec
-    window = SlidingWindowSpec(
-        block_size=BLOCK, num_kv_heads=1, head_size=16, dtype=spec.dtype, sliding_window=2 * BLOCK
-    )
-    kv.kv_cache_groups = [KVCacheGroupSpec(group.layer_names, window)]
+    kv.kv_cache_groups = [KVCacheGroupSpec(group.layer_names, window_of(group.kv_cache_spec))]
     engine = make_engine(budget=256, kv=kv)
     begin(engine)
     assert not engine.running_loads["a"].suspects

@@ -86,6 +86,15 @@ def long_stop(phase):
     return 30 if phase == "load" or os.environ.get("MOONCAKE_SIDECAR_NIGHTLY") else 8
 
 
+def strike_its_own(cell, cut, reference, noise, daemon, phase, fault):
+    """Strikes a daemon that the shim started, and replaces."""
+    with Storm(cell, reference, noise) as storm:
+        strike(cell, storm, cut, daemon, phase, kill if fault == "kill" else stay_stopped(4))
+        assert storm.check() >= 6
+    cell.settle()
+    cell.wait_serving(cut)
+
+
 @pytest.mark.parametrize("phase", ["lookup", "load", "store"])
 @pytest.mark.parametrize("daemon", [LOOKUPD, WORKER])
 @pytest.mark.parametrize("fault", ["stop", "kill"])
@@ -102,21 +111,13 @@ def test_supervised(supervised, cut, reference, noise, daemon, phase, fault):
 @pytest.mark.parametrize("daemon", [LOOKUPD, WORKER])
 @pytest.mark.parametrize("fault", ["stop", "kill"])
 def test_autostarted(autostarted, cut, reference, noise, daemon, fault):
-    with Storm(autostarted, reference, noise) as storm:
-        strike(autostarted, storm, cut, daemon, "load", kill if fault == "kill" else stay_stopped(4))
-        assert storm.check() >= 6
-    autostarted.settle()
-    autostarted.wait_serving(cut)
+    strike_its_own(autostarted, cut, reference, noise, daemon, "load", fault)
 
 
 @pytest.mark.parametrize("daemon", [LOOKUPD, WORKER])
 @pytest.mark.parametrize("fault", ["stop", "kill"])
 def test_in_a_step(in_step, cut, reference, noise, daemon, fault):
-    with Storm(in_step, reference, noise) as storm:
-        strike(in_step, storm, cut, daemon, "step", kill if fault == "kill" else stay_stopped(4))
-        assert storm.check() >= 6
-    in_step.settle()
-    in_step.wait_serving(cut)
+    strike_its_own(in_step, cut, reference, noise, daemon, "step", fault)
 
 
 def test_a_killed_lookupd_keeps_the_cache(autostarted, cut, reference, noise):
