@@ -187,6 +187,10 @@ type Store interface {
 	// Get takes a reference on each shard that is there. lease names the
 	// (lookup socket, request) whose lease, if any, turns into references.
 	Get(ctx context.Context, ns Namespace, lease Lease, items []GetItem) ([]GetResult, error)
+	// AwaitArrival returns when a chunk of which Get said GetLoading is not on its way
+	// any more, whatever became of it, and after atMost at the latest. An error means
+	// that the store can't tell.
+	AwaitArrival(ctx context.Context, ns Namespace, chunk ChunkKey, atMost time.Duration) error
 	// Release drops references. A reference unknown to the store is ignored.
 	Release(ctx context.Context, refs []uint64) error
 	// ReportFailed makes chunks a miss once, or drops them.

@@ -14,6 +14,7 @@ type load struct {
 	j     *job
 	items []loadItem
 	got   []store.GetResult // by item; the zero value for one not asked
+	from  store.Namespace   // that they were got from
 	// copied is how many items, from the first on, were copied, or begun to be.
 	copied int
 	// loaded marks the items whose block holds verified bytes.
@@ -84,17 +85,30 @@ func (l *load) getAll() error {
 		}
 		// A slower tier takes its time; the engine's deadline bounds it.
 		now := time.Now()
-		if l.n.queue.aside(l.j, nextAsk(now.Sub(begun), now.Sub(asking))); l.n.isCancelled(l.j) {
+		last := asked[len(asked)-1]
+		l.n.queue.aside(l.j, nextAsk(now.Sub(begun), now.Sub(asking)), func(atMost time.Duration) { l.await(last, atMost) })
+		if l.n.isCancelled(l.j) {
 			return errCancelled
 		}
 	}
 }
 
-// nextAsk returns how long a load pauses before it asks again for what is on its way,
-// when it has taken so long and the last question so much of that: little is lost
-// when something comes just after it, and little is spent on questions.
+// await waits until an item is not on its way any more, or so long. It is the last of
+// those that are: of a long load some come meanwhile, and are copied when the time is
+// over; of a short one all come at once, and the load goes on at that moment.
+func (l *load) await(item int, atMost time.Duration) {
+	begun := time.Now()
+	chunk := store.ChunkKey{Group: uint32(l.items[item].group), Hash: l.items[item].hash}
+	if err := l.n.srv.cfg.Store.AwaitArrival(l.j.ctx, l.from, chunk, atMost); err != nil { // the next question tells why
+		pause(l.j.ctx, atMost-time.Since(begun))
+	}
+}
+
+// nextAsk returns how long a load waits at most before it asks again for what is on its
+// way, when it has taken so long and the last question so much of that: what has come
+// meanwhile is not copied much later, and little is spent on questions.
 func nextAsk(taken, asking time.Duration) time.Duration {
-	const shortest, longest = 2 * time.Millisecond, 50 * time.Millisecond
+	const shortest, longest = 8 * time.Millisecond, 50 * time.Millisecond
 	return min(max(taken/32, 2*asking, shortest), longest)
 }
 
@@ -126,6 +140,7 @@ func (l *load) getPart(part []int) error {
 	ctx, cancel := l.n.srv.storeContext()
 	defer cancel()
 	return l.n.namespace.with(ctx, func(ns store.Namespace) error {
+		l.from = ns
 		results, err := l.n.srv.cfg.Store.Get(ctx, ns, lease, request)
 		if err != nil {
 			return err

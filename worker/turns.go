@@ -84,10 +84,10 @@ func (q *queue) done(j *job) {
 // aside is a wait of a load for a slower tier: stores and other loads go on
 // meanwhile. Many loads that wait so wait longer, so that they do not ask the store
 // more often than askers do.
-func (q *queue) aside(j *job, wait time.Duration) {
+func (q *queue) aside(j *job, atMost time.Duration, wait func(atMost time.Duration)) {
 	asides := q.setAside(j, true)
 	defer q.setAside(j, false)
-	pause(j.ctx, wait*time.Duration(1+asides/askers))
+	wait(atMost * time.Duration(1+asides/askers))
 }
 
 // setAside returns how many loads are aside now.

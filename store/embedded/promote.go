@@ -28,6 +28,8 @@ type promotion struct {
 	size    uint64   // of its slots
 	// wanted: a request waits for it.
 	wanted bool
+	// over is closed when it has ended; nil until somebody waits for that.
+	over chan struct{}
 }
 
 // promoter is the client of promotions; sessions have other numbers than 0.
@@ -125,6 +127,9 @@ func (m *Master) grantPromotionLocked(p *promotion, ns store.NamespaceID, chunk 
 func (m *Master) cameLocked(p *promotion) {
 	delete(m.lower.coming, p.record)
 	m.faces.clear(p.record, faceComing)
+	if p.over != nil {
+		close(p.over)
+	}
 	if m.lower.came != nil {
 		close(m.lower.came)
 		m.lower.came = nil

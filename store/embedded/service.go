@@ -205,6 +205,17 @@ func (s *Service) Get(_ context.Context, r *storepb.GetRequest) (*storepb.GetRep
 	return reply, nil
 }
 
+// AwaitArrival implements storepb.StoreServer.
+func (s *Service) AwaitArrival(ctx context.Context, r *storepb.AwaitArrivalRequest) (*storepb.AwaitArrivalReply, error) {
+	if len(r.GetHash()) != kv.MaxHashBytes {
+		return nil, status.Errorf(codes.InvalidArgument, "a hash of %d bytes, want %d", len(r.GetHash()), kv.MaxHashBytes)
+	}
+	chunk := store.ChunkKey{Group: r.GetGroup(), Hash: kv.Hash(r.GetHash())}
+	atMost := time.Duration(r.GetAtMostUs()) * time.Microsecond
+	err := s.master.AwaitArrival(ctx, sessionOf(r.GetSession()), namespaceOf(r.GetNamespace()), chunk, atMost)
+	return &storepb.AwaitArrivalReply{}, s.rpcError(err)
+}
+
 // Release implements storepb.StoreServer.
 func (s *Service) Release(_ context.Context, r *storepb.ReleaseRequest) (*storepb.ReleaseReply, error) {
 	return &storepb.ReleaseReply{}, s.rpcError(s.master.Release(sessionOf(r.GetSession()), r.GetRefs()))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/store"
 )
@@ -196,6 +197,14 @@ func (s *Store) endGet(g *getting, err error) {
 		}
 	}
 	g.results, g.err = results, err
+}
+
+// AwaitArrival implements store.Store: nothing is ever on its way.
+func (s *Store) AwaitArrival(ctx context.Context, _ store.Namespace, _ store.ChunkKey, _ time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("await arrival: %w", err)
+	}
+	return nil
 }
 
 // Release implements store.Store.

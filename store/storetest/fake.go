@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -28,6 +29,8 @@ type FakeStore struct {
 	reported  []store.FailedChunk
 	loading   int // Gets still answered GetLoading
 	late      func(kv.Hash) bool
+	awaited   []store.ChunkKey
+	await     func(ctx context.Context)
 	leases    []store.Lease
 	puts      []store.PutItem
 	options   []store.PutOptions // by PutStart
@@ -281,6 +284,32 @@ func (f *FakeStore) completeLocked(key chunkKey, spec *kv.NamespaceSpec) bool {
 		}
 	}
 	return n == spec.Groups[key.group].Shards
+}
+
+// AwaitArrival implements store.Store. What is late does not come by itself, so that it
+// waits for the whole time.
+func (f *FakeStore) AwaitArrival(ctx context.Context, ns store.Namespace, chunk store.ChunkKey, atMost time.Duration) error {
+	if err := f.enter(ctx, "AwaitArrival"); err != nil {
+		return err
+	}
+	f.awaited = append(f.awaited, chunk)
+	loading, await := f.loading > 0 || f.late != nil && f.late(chunk.Hash), f.await
+	f.mu.Unlock()
+	switch {
+	case !loading:
+		return nil
+	case await != nil:
+		await(ctx)
+		return nil
+	}
+	late := time.NewTimer(atMost)
+	defer late.Stop()
+	select {
+	case <-late.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Release implements store.Store.

@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"slices"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
@@ -68,6 +69,20 @@ func (f *FakeStore) SetLate(late func(hash kv.Hash) bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.late = late
+}
+
+// Awaited returns the chunks whose arrival was waited for.
+func (f *FakeStore) Awaited() []store.ChunkKey {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.awaited)
+}
+
+// SetAwait has await wait for what is on its way.
+func (f *FakeStore) SetAwait(await func(ctx context.Context)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.await = await
 }
 
 // Forget makes every open namespace stale, as a store that started anew does.

@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/mooncake-sidecar/sidecar/internal/kv"
 	"github.com/mooncake-sidecar/sidecar/store"
@@ -31,6 +32,7 @@ func TestStore(t *testing.T, newStore func(t *testing.T) store.Store) {
 		"an unknown namespace is stale":           staleNamespace,
 		"namespaces do not see each other":        twoNamespaces,
 		"opening a namespace again is harmless":   openAgain,
+		"what is not on its way is not awaited":   nothingComes,
 		"a call whose context is done fails":      doneContext,
 		"many users at once":                      parallel,
 		"references of one chunk are independent": independentRefs,
@@ -294,8 +296,23 @@ func openAgain(t *testing.T, u *user) {
 func doneContext(t *testing.T, u *user) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
+	if err := u.s.AwaitArrival(ctx, u.ns, store.ChunkKey{Hash: hashOf(0)}, time.Hour); err == nil {
+		t.Error("an arrival: no error")
+	}
+	u.put(0, 0) // the session is none the worse
 	if _, err := u.s.Get(ctx, u.ns, store.Lease{}, []store.GetItem{{Hash: hashOf(0)}}); err == nil {
-		t.Error("no error")
+		t.Error("a get: no error")
+	}
+}
+
+func nothingComes(t *testing.T, u *user) {
+	u.put(0, 0)
+	u.put(0, 1)
+	u.put(1, 0) // not whole
+	for i := range 3 {
+		if err := u.s.AwaitArrival(context.Background(), u.ns, store.ChunkKey{Hash: hashOf(i)}, time.Hour); err != nil {
+			t.Errorf("chunk %d: %v", i, err)
+		}
 	}
 }
 

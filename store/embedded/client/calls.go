@@ -196,6 +196,23 @@ func (c *Client) Get(ctx context.Context, ns store.Namespace, lease store.Lease,
 	return results, nil
 }
 
+// AwaitArrival implements store.Store. It changes nothing at the master, so that an
+// error, the caller's impatience among them, ends no session.
+func (c *Client) AwaitArrival(ctx context.Context, ns store.Namespace, chunk store.ChunkKey, atMost time.Duration) error {
+	session, err := c.openSession()
+	if err != nil {
+		return err
+	}
+	_, err = c.rpc.AwaitArrival(ctx, &storepb.AwaitArrivalRequest{
+		Session: session, Namespace: namespacePB(ns), Group: chunk.Group, Hash: chunk.Hash[:],
+		AtMostUs: uint32(min(max(atMost, 0), time.Second) / time.Microsecond),
+	})
+	if err != nil {
+		return fmt.Errorf("await arrival: %w", err)
+	}
+	return nil
+}
+
 // Release implements store.Store. Without a session nothing has to be sent.
 func (c *Client) Release(ctx context.Context, refs []uint64) error {
 	known, _ := c.drop(refs)

@@ -727,6 +727,119 @@ func (x *GetRequest) GetHashes() []byte {
 	return nil
 }
 
+type AwaitArrivalRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Session   *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	Namespace *Namespace             `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Group     uint32                 `protobuf:"varint,3,opt,name=group,proto3" json:"group,omitempty"`
+	Hash      []byte                 `protobuf:"bytes,4,opt,name=hash,proto3" json:"hash,omitempty"`
+	// At most a second counts.
+	AtMostUs      uint32 `protobuf:"varint,5,opt,name=at_most_us,json=atMostUs,proto3" json:"at_most_us,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitArrivalRequest) Reset() {
+	*x = AwaitArrivalRequest{}
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitArrivalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitArrivalRequest) ProtoMessage() {}
+
+func (x *AwaitArrivalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitArrivalRequest.ProtoReflect.Descriptor instead.
+func (*AwaitArrivalRequest) Descriptor() ([]byte, []int) {
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AwaitArrivalRequest) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
+func (x *AwaitArrivalRequest) GetNamespace() *Namespace {
+	if x != nil {
+		return x.Namespace
+	}
+	return nil
+}
+
+func (x *AwaitArrivalRequest) GetGroup() uint32 {
+	if x != nil {
+		return x.Group
+	}
+	return 0
+}
+
+func (x *AwaitArrivalRequest) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *AwaitArrivalRequest) GetAtMostUs() uint32 {
+	if x != nil {
+		return x.AtMostUs
+	}
+	return 0
+}
+
+type AwaitArrivalReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AwaitArrivalReply) Reset() {
+	*x = AwaitArrivalReply{}
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AwaitArrivalReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AwaitArrivalReply) ProtoMessage() {}
+
+func (x *AwaitArrivalReply) ProtoReflect() protoreflect.Message {
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AwaitArrivalReply.ProtoReflect.Descriptor instead.
+func (*AwaitArrivalReply) Descriptor() ([]byte, []int) {
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{12}
+}
+
 type GetReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// store.GetStatus by item.
@@ -744,7 +857,7 @@ type GetReply struct {
 
 func (x *GetReply) Reset() {
 	*x = GetReply{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[11]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -756,7 +869,7 @@ func (x *GetReply) String() string {
 func (*GetReply) ProtoMessage() {}
 
 func (x *GetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[11]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -769,7 +882,7 @@ func (x *GetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetReply.ProtoReflect.Descriptor instead.
 func (*GetReply) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{11}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetReply) GetStatuses() []byte {
@@ -831,7 +944,7 @@ type ReleaseRequest struct {
 
 func (x *ReleaseRequest) Reset() {
 	*x = ReleaseRequest{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[12]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -843,7 +956,7 @@ func (x *ReleaseRequest) String() string {
 func (*ReleaseRequest) ProtoMessage() {}
 
 func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[12]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -856,7 +969,7 @@ func (x *ReleaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseRequest) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{12}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReleaseRequest) GetSession() *Session {
@@ -881,7 +994,7 @@ type ReleaseReply struct {
 
 func (x *ReleaseReply) Reset() {
 	*x = ReleaseReply{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[13]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1006,7 @@ func (x *ReleaseReply) String() string {
 func (*ReleaseReply) ProtoMessage() {}
 
 func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[13]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1019,7 @@ func (x *ReleaseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseReply.ProtoReflect.Descriptor instead.
 func (*ReleaseReply) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{13}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{15}
 }
 
 type ReportFailedRequest struct {
@@ -923,7 +1036,7 @@ type ReportFailedRequest struct {
 
 func (x *ReportFailedRequest) Reset() {
 	*x = ReportFailedRequest{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[14]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -935,7 +1048,7 @@ func (x *ReportFailedRequest) String() string {
 func (*ReportFailedRequest) ProtoMessage() {}
 
 func (x *ReportFailedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[14]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -948,7 +1061,7 @@ func (x *ReportFailedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportFailedRequest.ProtoReflect.Descriptor instead.
 func (*ReportFailedRequest) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{14}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ReportFailedRequest) GetSession() *Session {
@@ -994,7 +1107,7 @@ type ReportFailedReply struct {
 
 func (x *ReportFailedReply) Reset() {
 	*x = ReportFailedReply{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[15]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1119,7 @@ func (x *ReportFailedReply) String() string {
 func (*ReportFailedReply) ProtoMessage() {}
 
 func (x *ReportFailedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[15]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1132,7 @@ func (x *ReportFailedReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportFailedReply.ProtoReflect.Descriptor instead.
 func (*ReportFailedReply) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{15}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{17}
 }
 
 type StatsRequest struct {
@@ -1030,7 +1143,7 @@ type StatsRequest struct {
 
 func (x *StatsRequest) Reset() {
 	*x = StatsRequest{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[16]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1042,7 +1155,7 @@ func (x *StatsRequest) String() string {
 func (*StatsRequest) ProtoMessage() {}
 
 func (x *StatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[16]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1055,7 +1168,7 @@ func (x *StatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsRequest.ProtoReflect.Descriptor instead.
 func (*StatsRequest) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{16}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{18}
 }
 
 type StatsReply struct {
@@ -1076,7 +1189,7 @@ type StatsReply struct {
 
 func (x *StatsReply) Reset() {
 	*x = StatsReply{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[17]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1201,7 @@ func (x *StatsReply) String() string {
 func (*StatsReply) ProtoMessage() {}
 
 func (x *StatsReply) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[17]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1214,7 @@ func (x *StatsReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsReply.ProtoReflect.Descriptor instead.
 func (*StatsReply) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{17}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StatsReply) GetChunks() uint64 {
@@ -1175,7 +1288,7 @@ type NamespacesRequest struct {
 
 func (x *NamespacesRequest) Reset() {
 	*x = NamespacesRequest{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[18]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1187,7 +1300,7 @@ func (x *NamespacesRequest) String() string {
 func (*NamespacesRequest) ProtoMessage() {}
 
 func (x *NamespacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[18]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1200,7 +1313,7 @@ func (x *NamespacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespacesRequest.ProtoReflect.Descriptor instead.
 func (*NamespacesRequest) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{18}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{20}
 }
 
 type NamespacesReply struct {
@@ -1212,7 +1325,7 @@ type NamespacesReply struct {
 
 func (x *NamespacesReply) Reset() {
 	*x = NamespacesReply{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[19]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1337,7 @@ func (x *NamespacesReply) String() string {
 func (*NamespacesReply) ProtoMessage() {}
 
 func (x *NamespacesReply) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[19]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1350,7 @@ func (x *NamespacesReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespacesReply.ProtoReflect.Descriptor instead.
 func (*NamespacesReply) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{19}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *NamespacesReply) GetNamespaces() []*NamespacesReply_Entry {
@@ -1258,7 +1371,7 @@ type InspectRequest struct {
 
 func (x *InspectRequest) Reset() {
 	*x = InspectRequest{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[20]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1270,7 +1383,7 @@ func (x *InspectRequest) String() string {
 func (*InspectRequest) ProtoMessage() {}
 
 func (x *InspectRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[20]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1283,7 +1396,7 @@ func (x *InspectRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectRequest.ProtoReflect.Descriptor instead.
 func (*InspectRequest) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{20}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *InspectRequest) GetNamespace() uint32 {
@@ -1317,7 +1430,7 @@ type InspectReply struct {
 
 func (x *InspectReply) Reset() {
 	*x = InspectReply{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[21]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1329,7 +1442,7 @@ func (x *InspectReply) String() string {
 func (*InspectReply) ProtoMessage() {}
 
 func (x *InspectReply) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[21]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1342,7 +1455,7 @@ func (x *InspectReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InspectReply.ProtoReflect.Descriptor instead.
 func (*InspectReply) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{21}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *InspectReply) GetStates() []byte {
@@ -1363,7 +1476,7 @@ type NamespacesReply_Entry struct {
 
 func (x *NamespacesReply_Entry) Reset() {
 	*x = NamespacesReply_Entry{}
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[23]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1375,7 +1488,7 @@ func (x *NamespacesReply_Entry) String() string {
 func (*NamespacesReply_Entry) ProtoMessage() {}
 
 func (x *NamespacesReply_Entry) ProtoReflect() protoreflect.Message {
-	mi := &file_store_embedded_storepb_store_proto_msgTypes[23]
+	mi := &file_store_embedded_storepb_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1388,7 +1501,7 @@ func (x *NamespacesReply_Entry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespacesReply_Entry.ProtoReflect.Descriptor instead.
 func (*NamespacesReply_Entry) Descriptor() ([]byte, []int) {
-	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{19, 0}
+	return file_store_embedded_storepb_store_proto_rawDescGZIP(), []int{21, 0}
 }
 
 func (x *NamespacesReply_Entry) GetId() uint32 {
@@ -1461,7 +1574,15 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\rlease_request\x18\x04 \x01(\tR\fleaseRequest\x12\x16\n" +
 	"\x06groups\x18\x05 \x03(\rR\x06groups\x12\x16\n" +
 	"\x06shards\x18\x06 \x03(\rR\x06shards\x12\x16\n" +
-	"\x06hashes\x18\a \x01(\fR\x06hashes\"\xbe\x01\n" +
+	"\x06hashes\x18\a \x01(\fR\x06hashes\"\xdf\x01\n" +
+	"\x13AwaitArrivalRequest\x12<\n" +
+	"\asession\x18\x01 \x01(\v2\".mooncake_sidecar.store.v1.SessionR\asession\x12B\n" +
+	"\tnamespace\x18\x02 \x01(\v2$.mooncake_sidecar.store.v1.NamespaceR\tnamespace\x12\x14\n" +
+	"\x05group\x18\x03 \x01(\rR\x05group\x12\x12\n" +
+	"\x04hash\x18\x04 \x01(\fR\x04hash\x12\x1c\n" +
+	"\n" +
+	"at_most_us\x18\x05 \x01(\rR\batMostUs\"\x13\n" +
+	"\x11AwaitArrivalReply\"\xbe\x01\n" +
 	"\bGetReply\x12\x1a\n" +
 	"\bstatuses\x18\x01 \x01(\fR\bstatuses\x12\x12\n" +
 	"\x04refs\x18\x02 \x03(\x06R\x04refs\x12\x1a\n" +
@@ -1512,13 +1633,14 @@ const file_store_embedded_storepb_store_proto_rawDesc = "" +
 	"\x06groups\x18\x02 \x03(\rR\x06groups\x12\x16\n" +
 	"\x06hashes\x18\x03 \x01(\fR\x06hashes\"&\n" +
 	"\fInspectReply\x12\x16\n" +
-	"\x06states\x18\x01 \x01(\fR\x06states2\xdb\a\n" +
+	"\x06states\x18\x01 \x01(\fR\x06states2\xc9\b\n" +
 	"\x05Store\x12o\n" +
 	"\rOpenNamespace\x12/.mooncake_sidecar.store.v1.OpenNamespaceRequest\x1a-.mooncake_sidecar.store.v1.OpenNamespaceReply\x12`\n" +
 	"\bPutStart\x12*.mooncake_sidecar.store.v1.PutStartRequest\x1a(.mooncake_sidecar.store.v1.PutStartReply\x12Z\n" +
 	"\x06PutEnd\x12(.mooncake_sidecar.store.v1.PutEndRequest\x1a&.mooncake_sidecar.store.v1.PutEndReply\x12c\n" +
 	"\tPutRevoke\x12+.mooncake_sidecar.store.v1.PutRevokeRequest\x1a).mooncake_sidecar.store.v1.PutRevokeReply\x12Q\n" +
-	"\x03Get\x12%.mooncake_sidecar.store.v1.GetRequest\x1a#.mooncake_sidecar.store.v1.GetReply\x12]\n" +
+	"\x03Get\x12%.mooncake_sidecar.store.v1.GetRequest\x1a#.mooncake_sidecar.store.v1.GetReply\x12l\n" +
+	"\fAwaitArrival\x12..mooncake_sidecar.store.v1.AwaitArrivalRequest\x1a,.mooncake_sidecar.store.v1.AwaitArrivalReply\x12]\n" +
 	"\aRelease\x12).mooncake_sidecar.store.v1.ReleaseRequest\x1a'.mooncake_sidecar.store.v1.ReleaseReply\x12l\n" +
 	"\fReportFailed\x12..mooncake_sidecar.store.v1.ReportFailedRequest\x1a,.mooncake_sidecar.store.v1.ReportFailedReply\x12W\n" +
 	"\x05Stats\x12'.mooncake_sidecar.store.v1.StatsRequest\x1a%.mooncake_sidecar.store.v1.StatsReply\x12f\n" +
@@ -1538,7 +1660,7 @@ func file_store_embedded_storepb_store_proto_rawDescGZIP() []byte {
 	return file_store_embedded_storepb_store_proto_rawDescData
 }
 
-var file_store_embedded_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_store_embedded_storepb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_store_embedded_storepb_store_proto_goTypes = []any{
 	(*Session)(nil),               // 0: mooncake_sidecar.store.v1.Session
 	(*Namespace)(nil),             // 1: mooncake_sidecar.store.v1.Namespace
@@ -1551,19 +1673,21 @@ var file_store_embedded_storepb_store_proto_goTypes = []any{
 	(*PutRevokeRequest)(nil),      // 8: mooncake_sidecar.store.v1.PutRevokeRequest
 	(*PutRevokeReply)(nil),        // 9: mooncake_sidecar.store.v1.PutRevokeReply
 	(*GetRequest)(nil),            // 10: mooncake_sidecar.store.v1.GetRequest
-	(*GetReply)(nil),              // 11: mooncake_sidecar.store.v1.GetReply
-	(*ReleaseRequest)(nil),        // 12: mooncake_sidecar.store.v1.ReleaseRequest
-	(*ReleaseReply)(nil),          // 13: mooncake_sidecar.store.v1.ReleaseReply
-	(*ReportFailedRequest)(nil),   // 14: mooncake_sidecar.store.v1.ReportFailedRequest
-	(*ReportFailedReply)(nil),     // 15: mooncake_sidecar.store.v1.ReportFailedReply
-	(*StatsRequest)(nil),          // 16: mooncake_sidecar.store.v1.StatsRequest
-	(*StatsReply)(nil),            // 17: mooncake_sidecar.store.v1.StatsReply
-	(*NamespacesRequest)(nil),     // 18: mooncake_sidecar.store.v1.NamespacesRequest
-	(*NamespacesReply)(nil),       // 19: mooncake_sidecar.store.v1.NamespacesReply
-	(*InspectRequest)(nil),        // 20: mooncake_sidecar.store.v1.InspectRequest
-	(*InspectReply)(nil),          // 21: mooncake_sidecar.store.v1.InspectReply
-	nil,                           // 22: mooncake_sidecar.store.v1.StatsReply.CountersEntry
-	(*NamespacesReply_Entry)(nil), // 23: mooncake_sidecar.store.v1.NamespacesReply.Entry
+	(*AwaitArrivalRequest)(nil),   // 11: mooncake_sidecar.store.v1.AwaitArrivalRequest
+	(*AwaitArrivalReply)(nil),     // 12: mooncake_sidecar.store.v1.AwaitArrivalReply
+	(*GetReply)(nil),              // 13: mooncake_sidecar.store.v1.GetReply
+	(*ReleaseRequest)(nil),        // 14: mooncake_sidecar.store.v1.ReleaseRequest
+	(*ReleaseReply)(nil),          // 15: mooncake_sidecar.store.v1.ReleaseReply
+	(*ReportFailedRequest)(nil),   // 16: mooncake_sidecar.store.v1.ReportFailedRequest
+	(*ReportFailedReply)(nil),     // 17: mooncake_sidecar.store.v1.ReportFailedReply
+	(*StatsRequest)(nil),          // 18: mooncake_sidecar.store.v1.StatsRequest
+	(*StatsReply)(nil),            // 19: mooncake_sidecar.store.v1.StatsReply
+	(*NamespacesRequest)(nil),     // 20: mooncake_sidecar.store.v1.NamespacesRequest
+	(*NamespacesReply)(nil),       // 21: mooncake_sidecar.store.v1.NamespacesReply
+	(*InspectRequest)(nil),        // 22: mooncake_sidecar.store.v1.InspectRequest
+	(*InspectReply)(nil),          // 23: mooncake_sidecar.store.v1.InspectReply
+	nil,                           // 24: mooncake_sidecar.store.v1.StatsReply.CountersEntry
+	(*NamespacesReply_Entry)(nil), // 25: mooncake_sidecar.store.v1.NamespacesReply.Entry
 }
 var file_store_embedded_storepb_store_proto_depIdxs = []int32{
 	0,  // 0: mooncake_sidecar.store.v1.OpenNamespaceRequest.session:type_name -> mooncake_sidecar.store.v1.Session
@@ -1575,36 +1699,40 @@ var file_store_embedded_storepb_store_proto_depIdxs = []int32{
 	0,  // 6: mooncake_sidecar.store.v1.PutRevokeRequest.session:type_name -> mooncake_sidecar.store.v1.Session
 	0,  // 7: mooncake_sidecar.store.v1.GetRequest.session:type_name -> mooncake_sidecar.store.v1.Session
 	1,  // 8: mooncake_sidecar.store.v1.GetRequest.namespace:type_name -> mooncake_sidecar.store.v1.Namespace
-	0,  // 9: mooncake_sidecar.store.v1.ReleaseRequest.session:type_name -> mooncake_sidecar.store.v1.Session
-	0,  // 10: mooncake_sidecar.store.v1.ReportFailedRequest.session:type_name -> mooncake_sidecar.store.v1.Session
-	1,  // 11: mooncake_sidecar.store.v1.ReportFailedRequest.namespace:type_name -> mooncake_sidecar.store.v1.Namespace
-	22, // 12: mooncake_sidecar.store.v1.StatsReply.counters:type_name -> mooncake_sidecar.store.v1.StatsReply.CountersEntry
-	23, // 13: mooncake_sidecar.store.v1.NamespacesReply.namespaces:type_name -> mooncake_sidecar.store.v1.NamespacesReply.Entry
-	2,  // 14: mooncake_sidecar.store.v1.Store.OpenNamespace:input_type -> mooncake_sidecar.store.v1.OpenNamespaceRequest
-	4,  // 15: mooncake_sidecar.store.v1.Store.PutStart:input_type -> mooncake_sidecar.store.v1.PutStartRequest
-	6,  // 16: mooncake_sidecar.store.v1.Store.PutEnd:input_type -> mooncake_sidecar.store.v1.PutEndRequest
-	8,  // 17: mooncake_sidecar.store.v1.Store.PutRevoke:input_type -> mooncake_sidecar.store.v1.PutRevokeRequest
-	10, // 18: mooncake_sidecar.store.v1.Store.Get:input_type -> mooncake_sidecar.store.v1.GetRequest
-	12, // 19: mooncake_sidecar.store.v1.Store.Release:input_type -> mooncake_sidecar.store.v1.ReleaseRequest
-	14, // 20: mooncake_sidecar.store.v1.Store.ReportFailed:input_type -> mooncake_sidecar.store.v1.ReportFailedRequest
-	16, // 21: mooncake_sidecar.store.v1.Store.Stats:input_type -> mooncake_sidecar.store.v1.StatsRequest
-	18, // 22: mooncake_sidecar.store.v1.Store.Namespaces:input_type -> mooncake_sidecar.store.v1.NamespacesRequest
-	20, // 23: mooncake_sidecar.store.v1.Store.Inspect:input_type -> mooncake_sidecar.store.v1.InspectRequest
-	3,  // 24: mooncake_sidecar.store.v1.Store.OpenNamespace:output_type -> mooncake_sidecar.store.v1.OpenNamespaceReply
-	5,  // 25: mooncake_sidecar.store.v1.Store.PutStart:output_type -> mooncake_sidecar.store.v1.PutStartReply
-	7,  // 26: mooncake_sidecar.store.v1.Store.PutEnd:output_type -> mooncake_sidecar.store.v1.PutEndReply
-	9,  // 27: mooncake_sidecar.store.v1.Store.PutRevoke:output_type -> mooncake_sidecar.store.v1.PutRevokeReply
-	11, // 28: mooncake_sidecar.store.v1.Store.Get:output_type -> mooncake_sidecar.store.v1.GetReply
-	13, // 29: mooncake_sidecar.store.v1.Store.Release:output_type -> mooncake_sidecar.store.v1.ReleaseReply
-	15, // 30: mooncake_sidecar.store.v1.Store.ReportFailed:output_type -> mooncake_sidecar.store.v1.ReportFailedReply
-	17, // 31: mooncake_sidecar.store.v1.Store.Stats:output_type -> mooncake_sidecar.store.v1.StatsReply
-	19, // 32: mooncake_sidecar.store.v1.Store.Namespaces:output_type -> mooncake_sidecar.store.v1.NamespacesReply
-	21, // 33: mooncake_sidecar.store.v1.Store.Inspect:output_type -> mooncake_sidecar.store.v1.InspectReply
-	24, // [24:34] is the sub-list for method output_type
-	14, // [14:24] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	0,  // 9: mooncake_sidecar.store.v1.AwaitArrivalRequest.session:type_name -> mooncake_sidecar.store.v1.Session
+	1,  // 10: mooncake_sidecar.store.v1.AwaitArrivalRequest.namespace:type_name -> mooncake_sidecar.store.v1.Namespace
+	0,  // 11: mooncake_sidecar.store.v1.ReleaseRequest.session:type_name -> mooncake_sidecar.store.v1.Session
+	0,  // 12: mooncake_sidecar.store.v1.ReportFailedRequest.session:type_name -> mooncake_sidecar.store.v1.Session
+	1,  // 13: mooncake_sidecar.store.v1.ReportFailedRequest.namespace:type_name -> mooncake_sidecar.store.v1.Namespace
+	24, // 14: mooncake_sidecar.store.v1.StatsReply.counters:type_name -> mooncake_sidecar.store.v1.StatsReply.CountersEntry
+	25, // 15: mooncake_sidecar.store.v1.NamespacesReply.namespaces:type_name -> mooncake_sidecar.store.v1.NamespacesReply.Entry
+	2,  // 16: mooncake_sidecar.store.v1.Store.OpenNamespace:input_type -> mooncake_sidecar.store.v1.OpenNamespaceRequest
+	4,  // 17: mooncake_sidecar.store.v1.Store.PutStart:input_type -> mooncake_sidecar.store.v1.PutStartRequest
+	6,  // 18: mooncake_sidecar.store.v1.Store.PutEnd:input_type -> mooncake_sidecar.store.v1.PutEndRequest
+	8,  // 19: mooncake_sidecar.store.v1.Store.PutRevoke:input_type -> mooncake_sidecar.store.v1.PutRevokeRequest
+	10, // 20: mooncake_sidecar.store.v1.Store.Get:input_type -> mooncake_sidecar.store.v1.GetRequest
+	11, // 21: mooncake_sidecar.store.v1.Store.AwaitArrival:input_type -> mooncake_sidecar.store.v1.AwaitArrivalRequest
+	14, // 22: mooncake_sidecar.store.v1.Store.Release:input_type -> mooncake_sidecar.store.v1.ReleaseRequest
+	16, // 23: mooncake_sidecar.store.v1.Store.ReportFailed:input_type -> mooncake_sidecar.store.v1.ReportFailedRequest
+	18, // 24: mooncake_sidecar.store.v1.Store.Stats:input_type -> mooncake_sidecar.store.v1.StatsRequest
+	20, // 25: mooncake_sidecar.store.v1.Store.Namespaces:input_type -> mooncake_sidecar.store.v1.NamespacesRequest
+	22, // 26: mooncake_sidecar.store.v1.Store.Inspect:input_type -> mooncake_sidecar.store.v1.InspectRequest
+	3,  // 27: mooncake_sidecar.store.v1.Store.OpenNamespace:output_type -> mooncake_sidecar.store.v1.OpenNamespaceReply
+	5,  // 28: mooncake_sidecar.store.v1.Store.PutStart:output_type -> mooncake_sidecar.store.v1.PutStartReply
+	7,  // 29: mooncake_sidecar.store.v1.Store.PutEnd:output_type -> mooncake_sidecar.store.v1.PutEndReply
+	9,  // 30: mooncake_sidecar.store.v1.Store.PutRevoke:output_type -> mooncake_sidecar.store.v1.PutRevokeReply
+	13, // 31: mooncake_sidecar.store.v1.Store.Get:output_type -> mooncake_sidecar.store.v1.GetReply
+	12, // 32: mooncake_sidecar.store.v1.Store.AwaitArrival:output_type -> mooncake_sidecar.store.v1.AwaitArrivalReply
+	15, // 33: mooncake_sidecar.store.v1.Store.Release:output_type -> mooncake_sidecar.store.v1.ReleaseReply
+	17, // 34: mooncake_sidecar.store.v1.Store.ReportFailed:output_type -> mooncake_sidecar.store.v1.ReportFailedReply
+	19, // 35: mooncake_sidecar.store.v1.Store.Stats:output_type -> mooncake_sidecar.store.v1.StatsReply
+	21, // 36: mooncake_sidecar.store.v1.Store.Namespaces:output_type -> mooncake_sidecar.store.v1.NamespacesReply
+	23, // 37: mooncake_sidecar.store.v1.Store.Inspect:output_type -> mooncake_sidecar.store.v1.InspectReply
+	27, // [27:38] is the sub-list for method output_type
+	16, // [16:27] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_store_embedded_storepb_store_proto_init() }
@@ -1618,7 +1746,7 @@ func file_store_embedded_storepb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_store_embedded_storepb_store_proto_rawDesc), len(file_store_embedded_storepb_store_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   24,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

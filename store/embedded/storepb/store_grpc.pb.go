@@ -29,6 +29,7 @@ const (
 	Store_PutEnd_FullMethodName        = "/mooncake_sidecar.store.v1.Store/PutEnd"
 	Store_PutRevoke_FullMethodName     = "/mooncake_sidecar.store.v1.Store/PutRevoke"
 	Store_Get_FullMethodName           = "/mooncake_sidecar.store.v1.Store/Get"
+	Store_AwaitArrival_FullMethodName  = "/mooncake_sidecar.store.v1.Store/AwaitArrival"
 	Store_Release_FullMethodName       = "/mooncake_sidecar.store.v1.Store/Release"
 	Store_ReportFailed_FullMethodName  = "/mooncake_sidecar.store.v1.Store/ReportFailed"
 	Store_Stats_FullMethodName         = "/mooncake_sidecar.store.v1.Store/Stats"
@@ -45,6 +46,9 @@ type StoreClient interface {
 	PutEnd(ctx context.Context, in *PutEndRequest, opts ...grpc.CallOption) (*PutEndReply, error)
 	PutRevoke(ctx context.Context, in *PutRevokeRequest, opts ...grpc.CallOption) (*PutRevokeReply, error)
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetReply, error)
+	// Answers when a chunk of which Get said that it is on its way is not any more, or
+	// after that time. Changes nothing.
+	AwaitArrival(ctx context.Context, in *AwaitArrivalRequest, opts ...grpc.CallOption) (*AwaitArrivalReply, error)
 	Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseReply, error)
 	ReportFailed(ctx context.Context, in *ReportFailedRequest, opts ...grpc.CallOption) (*ReportFailedReply, error)
 	Stats(ctx context.Context, in *StatsRequest, opts ...grpc.CallOption) (*StatsReply, error)
@@ -111,6 +115,16 @@ func (c *storeClient) Get(ctx context.Context, in *GetRequest, opts ...grpc.Call
 	return out, nil
 }
 
+func (c *storeClient) AwaitArrival(ctx context.Context, in *AwaitArrivalRequest, opts ...grpc.CallOption) (*AwaitArrivalReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AwaitArrivalReply)
+	err := c.cc.Invoke(ctx, Store_AwaitArrival_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *storeClient) Release(ctx context.Context, in *ReleaseRequest, opts ...grpc.CallOption) (*ReleaseReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ReleaseReply)
@@ -170,6 +184,9 @@ type StoreServer interface {
 	PutEnd(context.Context, *PutEndRequest) (*PutEndReply, error)
 	PutRevoke(context.Context, *PutRevokeRequest) (*PutRevokeReply, error)
 	Get(context.Context, *GetRequest) (*GetReply, error)
+	// Answers when a chunk of which Get said that it is on its way is not any more, or
+	// after that time. Changes nothing.
+	AwaitArrival(context.Context, *AwaitArrivalRequest) (*AwaitArrivalReply, error)
 	Release(context.Context, *ReleaseRequest) (*ReleaseReply, error)
 	ReportFailed(context.Context, *ReportFailedRequest) (*ReportFailedReply, error)
 	Stats(context.Context, *StatsRequest) (*StatsReply, error)
@@ -200,6 +217,9 @@ func (UnimplementedStoreServer) PutRevoke(context.Context, *PutRevokeRequest) (*
 }
 func (UnimplementedStoreServer) Get(context.Context, *GetRequest) (*GetReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Get not implemented")
+}
+func (UnimplementedStoreServer) AwaitArrival(context.Context, *AwaitArrivalRequest) (*AwaitArrivalReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method AwaitArrival not implemented")
 }
 func (UnimplementedStoreServer) Release(context.Context, *ReleaseRequest) (*ReleaseReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Release not implemented")
@@ -327,6 +347,24 @@ func _Store_Get_Handler(srv interface{}, ctx context.Context, dec func(interface
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Store_AwaitArrival_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AwaitArrivalRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(StoreServer).AwaitArrival(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Store_AwaitArrival_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(StoreServer).AwaitArrival(ctx, req.(*AwaitArrivalRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Store_Release_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ReleaseRequest)
 	if err := dec(in); err != nil {
@@ -443,6 +481,10 @@ var Store_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Get",
 			Handler:    _Store_Get_Handler,
+		},
+		{
+			MethodName: "AwaitArrival",
+			Handler:    _Store_AwaitArrival_Handler,
 		},
 		{
 			MethodName: "Release",
