@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"time"
 
@@ -99,7 +100,9 @@ func (l *load) getAll() error {
 func (l *load) await(item int, atMost time.Duration) {
 	begun := time.Now()
 	chunk := store.ChunkKey{Group: uint32(l.items[item].group), Hash: l.items[item].hash}
-	if err := l.n.srv.cfg.Store.AwaitArrival(l.j.ctx, l.from, chunk, atMost); err != nil { // the next question tells why
+	ctx, cancel := context.WithTimeout(l.j.ctx, atMost+l.n.srv.cfg.StoreTimeout)
+	defer cancel()
+	if err := l.n.srv.cfg.Store.AwaitArrival(ctx, l.from, chunk, atMost); err != nil { // the next question tells why
 		pause(l.j.ctx, atMost-time.Since(begun))
 	}
 }
