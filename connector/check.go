@@ -190,6 +190,10 @@ func (m *After) check() error {
 	return nil
 }
 
+func (m *Ahead) check() error { return checkJob(m.Job) }
+
+func (m *Final) check() error { return nil }
+
 func (m *Ping) check() error { return nil }
 
 func (m *Pong) check() error { return nil }

@@ -76,6 +76,10 @@ func newMessage(name string) message {
 		return new(Declare)
 	case TypeAfter:
 		return new(After)
+	case TypeAhead:
+		return new(Ahead)
+	case TypeFinal:
+		return new(Final)
 	case TypeFollow:
 		return new(Follow)
 	case TypeOffer:

@@ -39,6 +39,8 @@ const (
 	TypeSegments      = "segments"
 	TypeDeclare       = "declare"
 	TypeAfter         = "after"
+	TypeAhead         = "ahead"
+	TypeFinal         = "final"
 	TypeFollow        = "follow"
 	TypeOffer         = "offer"
 	TypeDecline       = "decline"
@@ -186,6 +188,21 @@ type After struct {
 	Event int    `msgpack:"event"`
 }
 
+// Ahead says that the store job of that id, which follows, comes before the bytes of
+// its blocks are there: its chunks may be planned and given places, but nothing is
+// read until Final names it.
+type Ahead struct {
+	Type string `msgpack:"t"`
+	Job  uint64 `msgpack:"job"`
+}
+
+// Final says that the bytes of store jobs that came ahead are there, or will be when
+// what the last After names has happened. A job that has ended meanwhile is ignored.
+type Final struct {
+	Type string   `msgpack:"t"`
+	Jobs []uint64 `msgpack:"jobs"`
+}
+
 // Registered answers Register and Engine.
 type Registered struct {
 	Type string `msgpack:"t"`
@@ -212,6 +229,8 @@ type Registered struct {
 	// each job back until its own event has happened, and names none. (Answer to
 	// Register only.)
 	EventsRefused bool `msgpack:"events_refused,omitempty"`
+	// Ahead: store jobs may come ahead of their bytes (answer to Register only).
+	Ahead bool `msgpack:"ahead,omitempty"`
 	// Offers: Follow is understood (answer to Declare only).
 	Offers bool `msgpack:"offers,omitempty"`
 }

@@ -31,9 +31,21 @@ func newConversation(conn Conn) *conversation {
 // the connection ends that.
 func (c *conversation) send(msg any) error { return c.sendFDs(msg, nil) }
 
+// sendInTurn is send; begin is called when no other message is being written.
+func (c *conversation) sendInTurn(msg any, begin func()) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	begin()
+	return c.sendFDsLocked(msg, nil)
+}
+
 func (c *conversation) sendFDs(msg any, fds []int) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
+	return c.sendFDsLocked(msg, fds)
+}
+
+func (c *conversation) sendFDsLocked(msg any, fds []int) error {
 	frame, err := connector.AppendFrame(c.buf[:0], msg)
 	if err != nil {
 		return err

@@ -181,23 +181,26 @@ type engine struct {
 	*peer
 	kv    []byte
 	board *shm.JobBoard
+	slots uint64 // of the board
 	job   uint64
 	ready bool
 }
 
 // registration is what an engine sends; a test may spoil it.
 type registration struct {
-	reg        *connector.Register
-	kv         *shm.Mapping
-	board      *shm.JobBoard
-	kvFD       int
-	boardFD    int
-	boardWords int
+	reg     *connector.Register
+	kv      *shm.Mapping
+	board   *shm.JobBoard
+	kvFD    int
+	boardFD int
 }
 
-func newRegistration(t *testing.T) *registration {
+func newRegistration(t *testing.T) *registration { return newRegistrationOf(t, jobSlots) }
+
+// newRegistrationOf is one with a board of so many slots.
+func newRegistrationOf(t *testing.T, slots int) *registration {
 	t.Helper()
-	g := &registration{boardWords: jobSlots}
+	g := &registration{}
 	var err error
 	if g.kvFD, err = shm.Create(context.Background(), "kv", numBlocks*blockBytes); err != nil {
 		t.Fatal(err)
@@ -205,10 +208,10 @@ func newRegistration(t *testing.T) *registration {
 	if g.kv, err = shm.Map(g.kvFD, numBlocks*blockBytes); err != nil {
 		t.Fatal(err)
 	}
-	if g.boardFD, err = shm.Create(context.Background(), "board", jobSlots*8); err != nil {
+	if g.boardFD, err = shm.Create(context.Background(), "board", int64(slots)*8); err != nil {
 		t.Fatal(err)
 	}
-	if g.board, err = shm.MapJobBoard(g.boardFD, jobSlots); err != nil {
+	if g.board, err = shm.MapJobBoard(g.boardFD, slots); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -223,7 +226,7 @@ func newRegistration(t *testing.T) *registration {
 		ShardByGroup: []int{0}, PutStride: []int{1}, PutPhase: []int{0},
 		Regions:  []connector.KVRegion{{Kind: "memfd", FD: 0, Bytes: numBlocks * blockBytes}},
 		Segments: []connector.KVSegment{{Offset: 0, BlockStride: half, Bytes: half}, {Offset: numBlocks * half, BlockStride: half, Bytes: half}},
-		JobBoard: 1, JobSlots: jobSlots, LookupEngine: "lookup-engine", Verify: true,
+		JobBoard: 1, JobSlots: slots, LookupEngine: "lookup-engine", Verify: true,
 	}
 	return g
 }
@@ -236,7 +239,12 @@ func (r *rig) engineWith(change func(*connector.Register)) *engine {
 	if change != nil {
 		change(g.reg)
 	}
-	e := &engine{peer: r.dial(), kv: g.kv.Data(), board: g.board}
+	return r.register(g)
+}
+
+func (r *rig) register(g *registration) *engine {
+	r.t.Helper()
+	e := &engine{peer: r.dial(), kv: g.kv.Data(), board: g.board, slots: uint64(g.reg.JobSlots)}
 	rand.NewChaCha8([32]byte{1}).Read(e.kv)
 	e.send(hello(connector.RoleWorkerShim))
 	expect[*connector.Welcome](e.peer)
@@ -263,12 +271,12 @@ func (e *engine) fill(id uint32, with byte) {
 // next gives out a job id and writes its word.
 func (e *engine) next() uint64 {
 	e.job++
-	e.board.SetWord(int(e.job%jobSlots), e.job)
+	e.board.SetWord(int(e.job%e.slots), e.job)
 	return e.job
 }
 
 func (e *engine) giveUp(job uint64) {
-	e.board.SetWord(int(job%jobSlots), job|connector.CancelBit)
+	e.board.SetWord(int(job%e.slots), job|connector.CancelBit)
 	e.send(&connector.Cancel{Type: connector.TypeCancel, Jobs: []uint64{job}})
 }
 
@@ -348,6 +356,7 @@ type gate struct {
 	unblock    func()
 	closedBusy atomic.Bool
 	copies     atomic.Int64 // batches that were begun
+	after      atomic.Int64 // the event that the last of them waited for, if any
 }
 
 func newGate(d worker.Device) *gate {
@@ -375,6 +384,9 @@ type gatedMapping struct {
 func (m *gatedMapping) Copy(ctx context.Context, d worker.Direction, after worker.Event, batch []worker.ShardCopy, done func(error)) {
 	g := m.gate
 	g.copies.Add(1)
+	if event, ok := after.(int); ok {
+		g.after.Store(int64(event))
+	}
 	m.busy.Add(1)
 	finish := func(err error) {
 		m.busy.Add(-1)

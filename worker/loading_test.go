@@ -98,14 +98,15 @@ func TestAWaitEndsWithItsLoad(t *testing.T) {
 	e := r.engine()
 	stored(t, e, 2)
 	r.store.SetLoading(1 << 30)
-	ended := make(chan struct{})
+	begun, ended := make(chan struct{}), make(chan struct{})
 	r.store.SetAwait(func(ctx context.Context) {
+		close(begun)
 		<-ctx.Done()
 		close(ended)
 	})
 	job := e.loadJob("p", ids(20, 2))
 	e.send(job)
-	r.running(1)
+	<-begun // one that is given up before waits for nothing
 	e.giveUp(job.Job)
 	want(t, expect[*connector.Result](e.peer), job.Job, connector.StatusCancelled, "cancelled", 20, 21)
 	<-ended

@@ -11,13 +11,15 @@ import (
 	"github.com/mooncake-sidecar/sidecar/internal/pulse"
 )
 
-// job is one store or load. answered is guarded by the queue; what is between it
+// job is one store or load. answered and isFinal are guarded by the queue; what is between them
 // and ctx is the job's own goroutine's.
 type job struct {
-	id      uint64
-	load    *connector.LoadJob // one of the two
-	store   *connector.StoreBatch
-	after   int // the engine's event, -1 for none
+	id    uint64
+	load  *connector.LoadJob // one of the two
+	store *connector.StoreBatch
+	after int // the engine's event, -1 for none; of a job that came ahead once it is final
+	// final is closed when the bytes of a store that came ahead of them are there; nil: they were.
+	final   chan struct{}
 	bytes   int64
 	arrived time.Time
 	ctx     context.Context // done when the job is cancelled or the session ends
@@ -26,7 +28,7 @@ type job struct {
 	loop    *pulse.Loop   // of the goroutine that runs the job
 	waited  time.Duration // to begin, for turns, and rested
 
-	answered bool
+	answered, isFinal bool
 }
 
 // kind is the Result's.

@@ -41,10 +41,16 @@ func (n *session) read() error {
 func (n *session) take(msg any) error {
 	switch m := msg.(type) {
 	case *connector.StoreBatch:
-		j := n.newJob(m.Job)
+		j, err := n.newJob(m.Type, m.Job)
+		if err != nil {
+			return err
+		}
 		j.store = m
 		if m.Event >= 0 {
 			j.after = m.Event
+		}
+		if n.ahead == m.Job {
+			j.final = make(chan struct{})
 		}
 		for i := range m.Parts {
 			p := &m.Parts[i]
@@ -52,12 +58,21 @@ func (n *session) take(msg any) error {
 		}
 		return n.addStore(j)
 	case *connector.LoadJob:
-		j := n.newJob(m.Job)
+		j, err := n.newJob(m.Type, m.Job)
+		if err != nil {
+			return err
+		}
 		j.load = m
 		j.bytes = sizeOf(m.Hashes, m.Blocks)
 		return n.add(j)
 	case *connector.After:
 		n.after = m.Event
+	case *connector.Ahead:
+		n.ahead = m.Job
+	case *connector.Final:
+		for _, id := range m.Jobs {
+			n.queue.makeFinal(id, n.after)
+		}
 	case *connector.Cancel:
 		n.cancel(m)
 	case *connector.Finished:
@@ -81,10 +96,16 @@ func sizeOf(hashes []byte, tables [][]byte) int64 {
 	return int64(n)
 }
 
-func (n *session) newJob(id uint64) *job {
+// newJob takes a job. One more than the board has words for is the end of the session.
+func (n *session) newJob(kind string, id uint64) (*job, error) {
+	if slots := int64(n.rank.slots); n.unanswered.Add(1) > slots {
+		return nil, &connector.MalformedError{
+			Type: kind, Err: fmt.Errorf("job %d: job_slots is %d, and as many jobs have no result yet: read the results", id, slots),
+		}
+	}
 	j := &job{id: id, after: n.after, arrived: time.Now(), turn: make(chan struct{}, 1)}
 	j.ctx, j.cancel = context.WithCancel(n.ctx)
-	return j
+	return j, nil
 }
 
 // addStore notes a store job in the ledger and queues it.

@@ -46,6 +46,11 @@ type session struct {
 	pacer     pacer           // the store pipeline's
 	ctx       context.Context // done at the end of the connection
 	after     int             // the event that the jobs to come wait for; the reader's
+	ahead     uint64          // the last store job that was said to come ahead; the reader's
+	// unanswered are the jobs that were taken and whose results wait to be written: no
+	// more than the board has words, or an engine that does not read would have results
+	// held for it without end.
+	unanswered atomic.Int64
 	// loadPiece and storePiece are what a load and a store copy before another's turn.
 	loadPiece, storePiece int
 
@@ -193,7 +198,7 @@ func (n *session) registered() *connector.Registered {
 	events, some := n.mapping.(EventMapping)
 	return &connector.Registered{
 		Type: connector.TypeRegistered, NamespaceDigest: hex.EncodeToString(digest[:]), StoreReady: n.srv.cfg.StoreReady(),
-		Generation: ns.ResetEpoch, EventsRefused: some && !events.HasEvents(),
+		Generation: ns.ResetEpoch, EventsRefused: some && !events.HasEvents(), Ahead: true,
 	}
 }
 
@@ -265,7 +270,9 @@ func (n *session) send(j *job, r *connector.Result) {
 	r.Type, r.Job, r.Kind = connector.TypeResult, j.id, j.kind()
 	r.Micros = time.Since(j.arrived).Microseconds()
 	n.srv.stats.count(r, j.waited)
-	if err := n.talk.send(r); err != nil && !isEnd(err) {
+	// The engine may answer a result with another job before the write returns.
+	begin := func() { n.unanswered.Add(-1) }
+	if err := n.talk.sendInTurn(r, begin); err != nil && !isEnd(err) {
 		n.srv.cfg.Log.Debug("send a result", "job", j.id, "error", err)
 	}
 }

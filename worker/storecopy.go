@@ -127,7 +127,10 @@ func (s *storing) retire() (some bool) {
 func (s *storing) current(copies []ShardCopy, at []int, copied int) ([]ShardCopy, []int) {
 	part, to := 0, copied
 	for i := copied; i < len(copies); i++ {
-		for at[i] >= s.parts[part].to { // items are in the parts' order
+		if at[i] < s.parts[part].from { // it was asked for again
+			part = 0
+		}
+		for at[i] >= s.parts[part].to {
 			part++
 		}
 		if !s.parts[part].failed {

@@ -93,8 +93,15 @@ func (s *storing) run() error {
 	if s.n.isCancelled(s.j) {
 		return errCancelled
 	}
-	copies, at, err := s.start()
+	all := make([]int, len(s.items))
+	for i := range all {
+		all[i] = i
+	}
+	copies, at, err := s.start(all)
 	if err != nil {
+		return err
+	}
+	if copies, at, err = s.awaitFinal(copies, at); err != nil {
 		return err
 	}
 	defer func() { s.times.moved(s.j.waited) }()
@@ -132,28 +139,28 @@ func (s *storing) settle() {
 	}
 }
 
-// start asks for room when no load is under way, which may ask the store as well.
-// It returns the copies to make and the item of each.
-func (s *storing) start() (copies []ShardCopy, at []int, err error) {
+// start asks for room for items when no load is under way, which may ask the store as
+// well. It returns the copies to make and the item of each.
+func (s *storing) start(items []int) (copies []ShardCopy, at []int, err error) {
 	if !s.n.queue.await(s.j, 0) {
 		return nil, nil, errCancelled
 	}
 	defer s.n.queue.done(s.j)
 	s.times.begin()
 	defer func() { s.times.answered(len(s.items), s.j.waited) }()
-	for from := 0; from < len(s.items); {
-		opts, to := s.call(from)
-		grants, err := s.startPart(opts, from, to)
+	for len(items) > 0 {
+		opts, n := s.call(items)
+		grants, err := s.startPart(opts, items[:n])
 		if err != nil {
 			return nil, nil, err
 		}
 		segments := s.n.srv.cfg.Store.Segments()
-		for i := from; i < to; i++ {
-			if !s.granted(i, grants[i-from]) {
+		for k, i := range items[:n] {
+			if !s.granted(i, grants[k]) {
 				continue
 			}
 			it := &s.items[i]
-			memory, err := memoryOf(segments, grants[i-from].Place, s.n.rank.groups[it.put.Group].shardBytes)
+			memory, err := memoryOf(segments, grants[k].Place, s.n.rank.groups[it.put.Group].shardBytes)
 			if err != nil { // its ticket stays open, and is revoked
 				s.fail(i, reasonBadPlace)
 				s.n.srv.cfg.Log.Warn("place refused", "job", s.j.id, "error", err)
@@ -163,22 +170,26 @@ func (s *storing) start() (copies []ShardCopy, at []int, err error) {
 			copies = append(copies, ShardCopy{Group: group, Shard: s.n.rank.local(group, it.put.Shard), BlockID: it.block, Memory: memory})
 			at = append(at, i)
 		}
-		from = to
+		items = items[n:]
 	}
 	return copies, at, nil
 }
 
-// call returns the end of the items behind from that one call may put: those of
-// parts with the same label, as many as a message takes.
-func (s *storing) call(from int) (opts store.PutOptions, to int) {
-	first := slices.IndexFunc(s.parts, func(p storePart) bool { return from < p.to })
+// call returns how many of the items one call may put: those of parts with the same
+// label, as many as a message takes.
+//
+// REQUIRES: the items are in order.
+func (s *storing) call(items []int) (opts store.PutOptions, n int) {
+	first := slices.IndexFunc(s.parts, func(p storePart) bool { return items[0] < p.to })
 	label := s.j.store.Parts[first].Label
+	to := 0
 	for i := first; i < len(s.parts) && s.j.store.Parts[i].Label == label; i++ {
 		to = s.parts[i].to
 	}
+	n, _ = slices.BinarySearch(items, to)
 	return store.PutOptions{
 		SaltTag: label.SaltTag, TTL: time.Duration(label.TTLSeconds) * time.Second, Pin: store.Pin(label.Pin),
-	}, min(to, from+maxCall)
+	}, min(n, maxCall)
 }
 
 // granted notes the answer to an item; whether there is a copy to make.
@@ -188,6 +199,7 @@ func (s *storing) granted(i int, g store.PutGrant) bool {
 		s.tickets[i], s.open[i], s.missing[i] = g.Ticket, true, true
 		return true
 	case store.PutExists:
+		s.missing[i] = false
 		s.existing++
 	case store.PutUnderway:
 		// It may come to nothing: the request's next job asks again.
@@ -203,11 +215,11 @@ func (s *storing) granted(i int, g store.PutGrant) bool {
 
 // startPart asks for room in the generation of the namespace that the job names,
 // and in no other: what was computed before a reset must not be stored after it.
-func (s *storing) startPart(opts store.PutOptions, from, to int) (grants []store.PutGrant, err error) {
+func (s *storing) startPart(opts store.PutOptions, items []int) (grants []store.PutGrant, err error) {
 	s.j.loop.Beat()
-	request := make([]store.PutItem, to-from)
-	for i := range request {
-		request[i] = s.items[from+i].put
+	request := make([]store.PutItem, len(items))
+	for k, i := range items {
+		request[k] = s.items[i].put
 	}
 	ctx, cancel := s.n.srv.storeContext()
 	defer cancel()

@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -106,22 +107,64 @@ func TestALoadThatWaitsForATierBeats(t *testing.T) {
 // An engine that is stopped and does not take its results is no reason to end
 // the worker, which others use.
 func TestAnEngineThatDoesNotReadDoesNotStopThePulse(t *testing.T) {
+	// More results than a connection holds, of as many jobs as the engine may have:
+	// the pipelines keep the rest.
+	const jobs = 1 << 12
 	var rounds atomic.Int64
-	r := newRig(t, func(cfg *worker.Config) { cfg.Pulse = pulse.New(func() { rounds.Add(1) }) })
-	e := r.engine()
-	// Until nothing more is taken: then the reader and the pipelines hold results
-	// that the engine does not take.
-	for {
-		frame, err := connector.AppendFrame(nil, e.loadJob("absent", ids(20, 4)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := e.conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := e.conn.Write(frame); err != nil {
-			break
-		}
+	r := newRig(t, func(cfg *worker.Config) {
+		cfg.Pulse, cfg.QueueJobs = pulse.New(func() { rounds.Add(1) }), jobs
+	})
+	e := r.register(newRegistrationOf(t, jobs))
+	for range jobs {
+		e.send(e.loadJob("absent", ids(20, 4)))
 	}
 	r.tickUntil(&rounds, rounds.Load()+4)
+	for range jobs {
+		if res := expect[*connector.Result](e.peer); res.Reason != "absent" {
+			t.Fatalf("%+v", res)
+		}
+	}
+}
+
+// An engine may have no more jobs than its board has words: one that sends more and
+// reads no results would have those held for it without end.
+func TestMoreJobsThanTheBoardHasWords(t *testing.T) {
+	r := newRig(t, nil)
+	e := r.engine()
+	r.gate.armed.Store(true)
+	held := e.storeJob("p", ids(1, 2))
+	e.send(held)
+	<-r.gate.entered
+	for range 3 * jobSlots { // results that are read count no more
+		given := e.loadJob("absent", ids(20, 4))
+		if given.Job%jobSlots == held.Job%jobSlots {
+			continue // its word is in use
+		}
+		if res := e.do(given); res.Job != given.Job || res.Reason != "absent" {
+			t.Fatalf("%+v", res)
+		}
+	}
+	for range jobSlots {
+		e.send(e.storeJob("q", ids(3, 1)))
+	}
+	var refused *connector.Error
+	for refused == nil {
+		switch m := e.recv().(type) {
+		case *connector.Result: // of a store that made room
+		case *connector.Error:
+			refused = m
+		}
+	}
+	if refused.Code != connector.CodeMalformed || !strings.Contains(refused.Message, "job_slots is 16") {
+		t.Errorf("%+v", refused)
+	}
+	r.gate.unblock()
+	if res := expect[*connector.Result](e.peer); res.Job != held.Job { // what ran is answered all the same
+		t.Errorf("%+v", res)
+	}
+	e.expectEOF()
+	other := r.engine()
+	job := other.storeJob("r", ids(1, 2))
+	want(t, other.do(job), job.Job, connector.StatusOK, "")
+	r.settled()
 }

@@ -25,6 +25,9 @@ func (t *times) answered(chunks int, waited time.Duration) {
 	t.asked, t.at, t.waited = chunks, now, waited
 }
 
+// restart forgets what was before, but for what was asked.
+func (t *times) restart() { *t = times{asked: t.asked, at: time.Now()} }
+
 // fill completes a result, at the job's end. A job that asked nothing leaves it
 // as it is.
 func (t *times) fill(r *connector.Result) {

@@ -6,11 +6,14 @@
 // machine does falls on all of them. A round starts fresh daemons. "first" is a
 // load into blocks that nobody has touched, "warm" one into blocks that were
 // loaded before. "copy-in" and "copy-out" are the yardstick: one thread copies the
-// same pieces. These two and what they are beside, "warm" and "restore", begin
-// with nothing in the caches, where one would leave what the next one reads. With
+// same pieces. These two and what they are beside, "warm", "restore" and "ahead", begin
+// with nothing in the caches, where one would leave what the next one reads. "ahead" is
+// a store as the shim sends a prefill's: the worker had the job before the caches were
+// emptied, which stands for the engine's step, and the time is from the word that the
+// bytes are final. With
 // stores queued, "queued" is a load while they wait or run, "alone" one before
 // that, "stores" the time until the last is done. Times are medians in
-// microseconds: what the engine waits for (from the job's frame to the result's
+// microseconds: what the engine waits for (from the job's frame, or that word, to the result's
 // arrival), and what the worker says of it. On a machine that others use too, the worker's processor time says more
 // than the wait.
 package datapath

@@ -228,6 +228,20 @@ func (e *engine) store(prompt int) (time.Duration, *connector.Result, error) {
 	return e.do(e.storeJob(prompt))
 }
 
+// storeAhead stores as an engine does that names a step's stores before it computes:
+// step lies between the two, and what is waited for is from its end on.
+func (e *engine) storeAhead(prompt int, step func()) (time.Duration, *connector.Result, error) {
+	job := e.storeJob(prompt)
+	if err := e.send(&connector.Ahead{Type: connector.TypeAhead, Job: job.Job}); err != nil {
+		return 0, nil, err
+	}
+	if err := e.send(job); err != nil {
+		return 0, nil, err
+	}
+	step()
+	return e.do(&connector.Final{Type: connector.TypeFinal, Jobs: []uint64{job.Job}})
+}
+
 func (e *engine) storeJob(prompt int) *connector.StoreBatch {
 	return &connector.StoreBatch{Type: connector.TypeStore, Job: e.next(), Epoch: 1, Generation: e.generation, Event: -1, Parts: []connector.StoreJob{{
 		Request: fmt.Sprint("s", prompt), TokenLen: e.g.Tokens, CompletedTokens: e.g.Tokens, PromptTokens: e.g.Tokens, PrefillEnd: e.g.Tokens,

@@ -81,7 +81,7 @@ func roundRatios(o *Options, samples []Sample, build, kind, base string) (ratios
 // extremes.
 func printYardsticks(o *Options, samples []Sample) {
 	for _, b := range o.Builds {
-		for _, pair := range [][2]string{{"warm", "copy-in"}, {"restore", "copy-out"}} {
+		for _, pair := range [][2]string{{"warm", "copy-in"}, {"restore", "copy-out"}, {"ahead", "copy-out"}} {
 			ratios := roundRatios(o, samples, b.Name, pair[1], pair[0])
 			if len(ratios) > 0 {
 				fmt.Fprintf(o.Out, "  %-10s %-16s %.2f of a one-thread copy's speed (%.2f to %.2f over %d rounds)\n",

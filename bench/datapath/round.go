@@ -12,7 +12,7 @@ import (
 type Sample struct {
 	Build string `json:"build"`
 	Size  string `json:"size"`
-	// Kind is store (of the first prompt), first, warm, restore (of another prompt),
+	// Kind is store (of the first prompt), first, warm, restore (of another prompt), ahead (sent before the step),
 	// copy-in and copy-out (the yardstick); with busy threads alone and beside; with
 	// queued stores alone, queued and stores (until all are done).
 	Kind  string `json:"kind"`
@@ -68,6 +68,10 @@ func runRound(ctx context.Context, o *Options, b Build, g geometry, round int) (
 		m.add("copy-in", yard.in(2))
 		cold.empty()
 		m.measure("restore", func() (time.Duration, *connector.Result, error) { return e.store(prompt + 1 + i) })
+		cold.empty()
+		m.add("copy-out", yard.out(0))
+		cold.empty()
+		m.measure("ahead", func() (time.Duration, *connector.Result, error) { return e.storeAhead(prompt+1+o.Warm+i, cold.empty) })
 		cold.empty()
 		m.add("copy-out", yard.out(0))
 	}

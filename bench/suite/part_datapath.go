@@ -27,7 +27,7 @@ func datapaths() Part {
 
 // jobs of the data path, with the copy that each is held against.
 func jobs() [][3]string {
-	return [][3]string{{"first", "", "first load"}, {"warm", "copy-in", "load"}, {"store", "", "first store"}, {"restore", "copy-out", "store"}}
+	return [][3]string{{"first", "", "first load"}, {"warm", "copy-in", "load"}, {"store", "", "first store"}, {"restore", "copy-out", "store"}, {"ahead", "copy-out", "store named ahead"}}
 }
 
 func readDatapath(path string) (*Found, error) {

@@ -104,6 +104,26 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// TestNoLinkIsTracked keeps links out of the repository: a work tree whose
+// environment is a link to another's must not hand that link to every clone.
+func TestNoLinkIsTracked(t *testing.T) {
+	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
+		t.Skipf("not a clone: %v", err)
+	}
+	listed, err := exec.Command("git", "-C", root, "ls-files", "--stage").Output()
+	if err != nil {
+		t.Fatalf("git ls-files: %v", err)
+	}
+	if len(listed) == 0 {
+		t.Fatal("git tracks nothing here")
+	}
+	for line := range strings.Lines(string(listed)) {
+		if strings.HasPrefix(line, "120000 ") {
+			t.Errorf("a link is tracked: %s", strings.TrimSpace(line))
+		}
+	}
+}
+
 func TestPackagesHaveComments(t *testing.T) {
 	documented := map[string]bool{}
 	sources(t, func(path string, source []byte) {

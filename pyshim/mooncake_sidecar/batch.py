@@ -16,6 +16,8 @@ from mooncake_sidecar.jobs import JobCommand, block_bytes
 # queue, which takes 32 MiB unless it is set otherwise.
 _FULL_BYTES = 8 << 20
 _FULL_PARTS = 4096
+_AHEAD_BLOCKS = 16
+"""New blocks of one request, or more, are a prefill's. What fewer of them gain is less than what a second message takes."""
 NO_LIMIT = (1 << 32) - 1
 """In a row, for a request that may be stored whole."""
 
@@ -40,6 +42,7 @@ class StoreBatch:
         self._labels: dict[Label, int] = {}
         self._hash_len = 0
         self._bytes = 0
+        self._ahead = False
 
     @property
     def full(self) -> bool:
@@ -85,6 +88,7 @@ class StoreBatch:
             self._rows += (first, len(blocks) // 4)
             self._blocks.append(blocks)
             self._bytes += len(blocks)
+            self._ahead |= len(blocks) >= 4 * _AHEAD_BLOCKS
 
     def command(self, epoch: int, generation: int) -> JobCommand:
         """The job, complete."""
@@ -103,4 +107,4 @@ class StoreBatch:
             puts=block_bytes(self._puts),
             labels=list(self._labels),
         )
-        return JobCommand(self.job, f"{first} and {more} more" if more else first, msg.frame(frame))
+        return JobCommand(self.job, f"{first} and {more} more" if more else first, msg.frame(frame), ahead=self._ahead)

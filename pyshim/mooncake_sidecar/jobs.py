@@ -46,6 +46,8 @@ class JobCommand:
     failures are reported by request."""
     far: bool = False
     """A load of which some comes from below the node's memory."""
+    ahead: bool = False
+    """A store that is worth two messages: one before the step computes, so that there are places by its end."""
 
 
 @dataclass(slots=True)

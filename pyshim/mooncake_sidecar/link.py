@@ -110,6 +110,7 @@ class Link:
         store_ready: bool,
         *,
         sees_events: bool = True,
+        takes_ahead: bool = False,
         registered: bool = True,
     ) -> None:
         session.sock.setblocking(False)
@@ -120,6 +121,8 @@ class Link:
         self.store_ready = store_ready
         self.sees_events = sees_events
         """The daemon waits for the GPU's events that were registered."""
+        self.takes_ahead = takes_ahead
+        """The daemon takes stores before their bytes are there."""
         self._registered = registered
         """The daemon has answered the registration."""
         self._jobs: dict[int, Job] = {}
@@ -172,8 +175,12 @@ class Link:
         """The session has ended and nothing of it is left."""
         return self._sock is None and not self._jobs and not self._outcomes
 
-    def submit(self, job: int, kind: str, request: str, frame: bytes | bytearray, now: float) -> bool:
+    def submit(self, job: int, kind: str, request: str, frame: bytes | bytearray, now: float, *, ahead: bool = False) -> bool:
         """Give a job to the daemon.
+
+        Args:
+            ahead: the bytes of a store's blocks are not there before ``make_final``: the daemon reads none of them,
+                and its deadline counts from then. REQUIRES: ``takes_ahead``.
 
         Returns:
             False when it was not taken: the daemon will never hear of it, so it
@@ -186,9 +193,21 @@ class Link:
         limit = self._limits.load_s if kind == msg.KIND_LOAD else self._limits.store_s
         entry = Job(job, kind, request, now, now + limit)
         self._jobs[job] = entry
-        self._by_deadline[kind].append(entry)
+        if ahead:
+            self._enqueue(pack(msg.encode(msg.Ahead(job))))
+        else:
+            self._by_deadline[kind].append(entry)
         self._enqueue(frame)
         return True
+
+    def make_final(self, job: int, now: float) -> None:
+        """The bytes of a store that was submitted ahead are there. One that has ended or was given up stays so."""
+        entry = self._jobs.get(job)
+        if entry is None or entry.cancelled_at:
+            return
+        entry.sent_at, entry.deadline = now, now + self._limits.store_s
+        self._by_deadline[msg.KIND_STORE].append(entry)
+        self._enqueue(pack(msg.encode(msg.Final([job]))))
 
     def notify(self, message: msg._Message) -> None:
         """Send a message that has no answer, to a daemon that takes no jobs at present as well.
@@ -324,7 +343,7 @@ class Link:
         elif isinstance(message, msg.Registered) and not self._registered:
             log_registered(self._session, message)
             self._registered, self.store_ready = True, message.store_ready
-            self.sees_events = not message.events_refused
+            self.sees_events, self.takes_ahead = not message.events_refused, message.ahead
         elif isinstance(message, msg.Error) and not self._registered:
             self._end(f"{message.message} [{message.code}]", now)
         elif isinstance(message, msg.Error):

@@ -190,6 +190,18 @@ class After(_Message, tag="after"):
     event: int
 
 
+class Ahead(_Message, tag="ahead"):
+    """The store job of this id, which follows, comes before the bytes of its blocks are there."""
+
+    job: int
+
+
+class Final(_Message, tag="final"):
+    """The bytes of store jobs that came ahead are there, behind the event that the last ``After`` names."""
+
+    jobs: list[int]
+
+
 class Ping(_Message, tag="ping"):
     seq: int
 
@@ -226,6 +238,7 @@ class Registered(_Message, tag="registered"):
     events_replay: str = ""
     events_topic: str = ""
     events_refused: bool = False
+    ahead: bool = False
 
 
 class Generation(_Message, tag="generation"):

@@ -194,7 +194,7 @@ class Registrant:
                 board.close()
             raise
         log_registered(session, answer)
-        return Link(session, board, self._limits, ready, sees_events=not answer.events_refused)
+        return Link(session, board, self._limits, ready, sees_events=not answer.events_refused, takes_ahead=answer.ahead)
 
     def _message(self, board: JobBoard) -> msg.Register:
         shards, strides, phases = self._geometry.shares(self._ranks)

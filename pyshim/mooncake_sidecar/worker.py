@@ -105,6 +105,8 @@ class WorkerRole:
         self._bad_blocks: set[int] = set()
         self._owed: StepCommands | None = None
         self._idle = False
+        self._ahead: dict[int, Link] = {}
+        """The owed step's stores that a daemon has already, by job."""
         self._spoilt = False
         """The step computes behind a synchronous load that failed."""
         self._report = Report()
@@ -135,6 +137,7 @@ class WorkerRole:
             self._loading[command.job] = command
             self._last_load = self._clock()
         self._when_done(bool(step.loads), lambda: self._send_loads(step))
+        self._send_ahead(step)
 
     def _send_loads(self, step: StepCommands) -> None:
         if self._link is not None and (step.finished or step.preempted):
@@ -148,6 +151,18 @@ class WorkerRole:
         if step.loads and self._link is not None:
             self._link.flush(self._clock())  # the forward pass may lie between here and the poll
 
+    def _send_ahead(self, step: StepCommands) -> None:
+        """Give the daemon what the step will store, so that it has places by the step's end."""
+        link = self._link
+        if link is None or not link.takes_ahead or self._held:  # nothing passes what was before it
+            return
+        for command in step.stores:
+            now = self._clock()
+            if command.ahead and link.submit(command.job, msg.KIND_STORE, command.request, command.frame, now, ahead=True):
+                self._ahead[command.job] = link
+        if self._ahead:
+            link.flush(self._clock())
+
     def start_stores(self, step: StepCommands) -> None:
         """``wait_for_save``: the step's bytes are final."""
         self._owed = None
@@ -156,9 +171,20 @@ class WorkerRole:
 
     def _send_stores(self, step: StepCommands) -> None:
         for command in step.stores:
-            if self._spoilt or not self._submit(command, msg.KIND_STORE):
+            if (link := self._ahead.pop(command.job, None)) is not None:
+                self._end_ahead(command.job, link)
+            elif self._spoilt or not self._submit(command, msg.KIND_STORE):
                 self._count("stores_refused", 1)
                 self._store_ended(command.job, {ALL_PARTS})
+
+    def _end_ahead(self, job: int, link: Link) -> None:
+        """The daemon may read a store's blocks now, or never: there is nothing good in them, they are about to go, or
+        this daemon was not told what the GPU has yet to do."""
+        if self._spoilt or link is not self._link or not link.healthy:
+            self._count("stores_refused", 1)
+            link.cancel(job, self._clock())
+        else:
+            link.make_final(job, self._clock())
 
     def _when_done(self, jobs: bool, send: Callable[[], None]) -> None:
         """Send in order: at once, where the daemon waits for the GPU or there is none, else when it is through.

@@ -50,6 +50,7 @@ class Fake:
         self.store_ready = True
         self.stats = {
             "stores": 0,
+            "ahead": 0,
             "loads": 0,
             "cancels": 0,
             "finished": [],
@@ -199,7 +200,7 @@ class Fake:
         return hit
 
     def serve_worker(self, conn):
-        state = {"jobs": {}}
+        state = {"jobs": {}, "ahead": set()}
         try:
             for message, fds in self.frames(conn):
                 kind = message["t"]
@@ -214,7 +215,14 @@ class Fake:
                     ]
                     state["board"] = mmap.mmap(fds[message["job_board"]], message["job_slots"] * 8)
                     self.workers.append(conn)  # not before: whoever only asked who is here may be gone any moment
-                    self.send(conn, {"t": "registered", "namespace_digest": "fake", "store_ready": self.store_ready})
+                    self.send(conn, {"t": "registered", "namespace_digest": "fake", "store_ready": self.store_ready, "ahead": True})
+                elif kind == "ahead":
+                    state["ahead"].add(message["job"])
+                    self.stats["ahead"] += 1
+                elif kind == "final":
+                    with self.released:
+                        state["ahead"] -= set(message["jobs"])
+                        self.released.notify_all()
                 elif kind in ("store", "load"):
                     threading.Thread(target=self.run, args=(conn, state, message), daemon=True).start()
                 elif kind == "cancel":
@@ -243,7 +251,7 @@ class Fake:
 
     def run(self, conn, state, job):
         with self.released:
-            while self.hold and not self.cancelled(state, job["job"]):
+            while (self.hold or job["job"] in state["ahead"]) and not self.cancelled(state, job["job"]):
                 self.released.wait()
             result = {
                 "t": "result",

@@ -322,7 +322,7 @@ class FakeLink:
     """Takes everything; knows what came, in order."""
 
     healthy = store_ready = sees_events = True
-    done = leaving = False
+    takes_ahead = done = leaving = False
 
     def __init__(self):
         self.sent = []

@@ -14,7 +14,7 @@ class SlowLink:
     """Ends its load once it was waited for so often."""
 
     healthy = store_ready = True
-    done = leaving = False
+    takes_ahead = done = leaving = False
     number = 7
     readable = True
 

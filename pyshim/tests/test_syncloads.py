@@ -412,6 +412,19 @@ def test_a_step_behind_a_failed_load_stores_nothing(failed):
     assert link.kinds == [msg.KIND_LOAD, msg.KIND_STORE]
 
 
+def test_a_store_ahead_behind_a_failed_load_is_given_up():
+    link = Link(status=msg.STATUS_FAILED)
+    link.takes_ahead = True
+    link.submit = lambda job, kind, *_, ahead=False: not link.kinds.append((kind, ahead))
+    worker = role(link)
+    commands = StepCommands(
+        loads=[JobCommand(1, "a", b"frame", bytes([5, 0, 0, 0]))], stores=[JobCommand(2, "a", b"frame", ahead=True)], sync=1
+    )
+    worker.start_loads(commands)
+    worker.start_stores(commands)
+    assert link.kinds == [(msg.KIND_LOAD, False), (msg.KIND_STORE, True)] and link.cancelled == [2]
+
+
 def test_a_load_that_is_late_is_cancelled():
     ticks = iter(range(1 << 30))
     link = Link(waits=30)
