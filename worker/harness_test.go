@@ -131,9 +131,18 @@ func (p *peer) send(msg any, fds ...int) {
 	}
 }
 
+// next is the next frame; a test that waits for one in vain fails.
+func (p *peer) next() ([]byte, error) {
+	p.t.Helper()
+	if err := p.conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		p.t.Fatal(err)
+	}
+	return p.frames.Next()
+}
+
 func (p *peer) recv() any {
 	p.t.Helper()
-	frame, err := p.frames.Next()
+	frame, err := p.next()
 	if err != nil {
 		p.t.Fatalf("receive: %v", err)
 	}
@@ -157,7 +166,7 @@ func expect[T any](p *peer) T {
 
 func (p *peer) expectEOF() {
 	p.t.Helper()
-	if frame, err := p.frames.Next(); err != io.EOF {
+	if frame, err := p.next(); err != io.EOF {
 		p.t.Fatalf("got %q, %v, want EOF", frame, err)
 	}
 }

@@ -17,8 +17,10 @@ import (
 // running waits until so many jobs are begun.
 func (r *rig) running(n int) {
 	r.t.Helper()
-	for r.server.Stats().Queues.Running != n {
-		runtime.Gosched()
+	for deadline := time.Now().Add(patience); r.server.Stats().Queues.Running != n; runtime.Gosched() {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%d jobs run, want %d", r.server.Stats().Queues.Running, n)
+		}
 	}
 }
 
